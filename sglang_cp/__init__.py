@@ -1,0 +1,1 @@
+"""Interleave prefill context parallelism for DSA models in SGLang."""

@@ -1,0 +1,39 @@
+"""The console command ``sglang-cp``.
+
+Only registers commands: what they need is imported when they run, so that ``sglang-cp --help`` is quick and
+works where SGLang and torch do not.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from sglang_cp.errors import SglangCpError
+from sglang_cp.patching.cli import app as patch_app
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    help="Interleave prefill context parallelism for DSA models in SGLang.",
+)
+app.add_typer(patch_app, name="patch")
+
+
+@app.callback()
+def _callback() -> None:
+    """Keep sub-commands even while there is only one."""
+
+
+def main() -> None:
+    """Run the command; an expected error is one sentence on stderr and an exit code, never a traceback."""
+    try:
+        app()
+    except SglangCpError as error:
+        print(f"sglang-cp: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    main()

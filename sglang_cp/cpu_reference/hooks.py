@@ -1,0 +1,177 @@
+"""What the platform puts in place of upstream's GPU code: the whole list, with the reason for each entry.
+
+Kernels are replaced under the names upstream imports; its control flow runs unchanged. Three ways to put something in
+place, in order of preference:
+
+HOOK, AROUND  through upstream's HookRegistry, which also updates modules that imported the name.
+BIND  by setting one module's name: kernels launched as `kernel[grid](...)`, which a hook's function wrapper would break,
+      and per-module flags, which must not change elsewhere.
+ADD   as BIND, for a name that upstream defines on a GPU only.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Any
+
+from sglang_cp.cpu_reference import shims
+from sglang_cp.cpu_reference.kernels import (
+    fused_indexer,
+    hadamard,
+    index_pages,
+    launch,
+    quant,
+    scoring,
+    topk,
+)
+
+_SRT = "sglang.srt."
+_DSA = "sglang.srt.layers.attention.dsa."
+_INDEXER = _DSA + "dsa_indexer."
+_BACKEND = "sglang.srt.layers.attention.dsa_backend."
+_POOL = "sglang.srt.mem_cache."
+
+
+class How(enum.Enum):
+    HOOK = "hook"
+    AROUND = "around"
+    BIND = "bind"
+    ADD = "add"
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """One name of upstream's (or torch's) and what stands in its place."""
+
+    target: str
+    substitute: Any
+    why: str
+    how: How = How.HOOK
+
+
+REPLACEMENTS: tuple[Replacement, ...] = (
+    # The DSA indexer and backend take the branch they take on a Hopper GPU.
+    Replacement(_INDEXER + "_is_cuda", True, "the CUDA branches of Indexer.forward_cuda", How.BIND),
+    Replacement(_INDEXER + "deep_gemm", scoring, "index scoring; imported on CUDA only", How.ADD),
+    Replacement(_BACKEND + "is_cuda", shims.yes, "builds the paged-scoring schedule, as on CUDA", How.BIND),
+    Replacement(_BACKEND + "deep_gemm", scoring, "the schedule; imported on CUDA only", How.ADD),
+    Replacement(
+        "torch.cuda.get_device_capability",
+        shims.hopper_capability,
+        "server_args.py, arg_groups/overrides.py and dsa_backend.py choose DSA defaults by it",
+        How.BIND,
+    ),
+    Replacement(
+        "torch.cuda.current_stream",
+        shims.current_stream,
+        "dsa_indexer.py, deepseek_v2.py and forward_mla.py pass the stream on to context-parallel gathers",
+        How.BIND,
+    ),
+    # Index queries and keys.
+    Replacement(_DSA + "triton_kernel.act_quant", quant.act_quant, "Triton"),
+    Replacement("sglang.jit_kernel.hadamard.hadamard_transform", hadamard.hadamard_transform, "JIT CUDA"),
+    Replacement(
+        _INDEXER + "can_use_dsa_fused_store", index_pages.can_use_dsa_fused_store, "compiles CUDA", How.BIND
+    ),
+    Replacement(
+        _INDEXER + "fused_store_index_k_cache", index_pages.fused_store_index_k_cache, "JIT CUDA", How.BIND
+    ),
+    Replacement(
+        _INDEXER + "fused_q_indexer_rope_first_quant",
+        fused_indexer.fused_q_indexer_rope_first_quant,
+        "JIT CUDA; imported on CUDA only",
+        How.ADD,
+    ),
+    Replacement(
+        _INDEXER + "fused_k_indexer_norm_rope",
+        fused_indexer.fused_k_indexer_norm_rope,
+        "JIT CUDA; imported on CUDA only",
+        How.ADD,
+    ),
+    Replacement(
+        _INDEXER + "fused_k_indexer_norm_rope_store",
+        fused_indexer.fused_k_indexer_norm_rope_store,
+        "JIT CUDA; imported on CUDA only",
+        How.ADD,
+    ),
+    Replacement(_DSA + "index_buf_accessor._set_k_and_s_triton", index_pages._set_k_and_s_triton, "Triton"),
+    Replacement(_DSA + "index_buf_accessor._get_k_triton", index_pages._get_k_triton, "Triton"),
+    Replacement(_DSA + "index_buf_accessor._get_s_triton", index_pages._get_s_triton, "Triton"),
+    Replacement(_DSA + "index_buf_accessor._get_k_and_s_triton", index_pages._get_k_and_s_triton, "Triton"),
+    Replacement(
+        _INDEXER + "Indexer.__init__",
+        shims.gates_in_mode_dtype,
+        "creates BF16 projections, which exact mode's float32 activations cannot enter",
+        How.AROUND,
+    ),
+    Replacement(
+        _INDEXER + "Indexer._weights_proj_bf16_in_fp32_out",
+        shims.weights_proj_in_float32,
+        "torch.mm with out_dtype is CUDA only",
+    ),
+    Replacement(
+        _INDEXER + "Indexer._get_mqa_logits_budget_bytes",
+        shims.mqa_logits_budget_bytes,
+        "asks the GPU for its free memory",
+    ),
+    # Top-k and page tables.
+    Replacement("sglang.jit_kernel.dsv4.topk.plan_topk_v2", topk.plan_topk_v2, "JIT CUDA"),
+    Replacement("sglang.jit_kernel.dsv4.topk.topk_transform_512_v2", topk.topk_transform_512_v2, "JIT CUDA"),
+    Replacement(
+        _DSA + "transform_index.transform_index_page_table_decode_fast",
+        shims.page_table_decode,
+        "Triton, index_topk 2048 only; with SGLANG_DSA_FUSE_TOPK=0",
+    ),
+    Replacement(
+        _DSA + "transform_index.transform_index_page_table_prefill_fast",
+        shims.page_table_prefill,
+        "Triton, index_topk 2048 only; with SGLANG_DSA_FUSE_TOPK=0",
+    ),
+    Replacement(
+        _DSA + "utils.dsa_cp_round_robin_split_q_seqs_kernel",
+        launch.Launch(launch.round_robin_split_q_seqs),
+        "Triton",
+        How.BIND,
+    ),
+    # KV pool and its allocator.
+    Replacement(_POOL + "triton_ops.mla_buffer.set_mla_kv_buffer_triton", launch.set_mla_kv_buffer_triton, "Triton"),
+    Replacement(
+        _POOL + "allocator.paged.alloc_extend_kernel", launch.Launch(launch.alloc_extend), "Triton", How.BIND
+    ),
+    Replacement(
+        _POOL + "allocator.paged.alloc_decode_kernel", launch.Launch(launch.alloc_decode), "Triton", How.BIND
+    ),
+    Replacement(_POOL + "common.get_last_loc", shims.get_last_loc, "Triton; upstream's own torch twin"),
+    Replacement(
+        _SRT + "utils.common.support_triton", shims.no, "positions and cache indices: upstream's own torch twins"
+    ),
+    # Devices, threads, process groups.
+    Replacement(
+        _SRT + "server_args.ServerArgs._handle_cpu_backends",
+        shims.handle_cpu_backends,
+        "would put Intel AMX attention in the place of an unset backend",
+    ),
+    Replacement(
+        _SRT + "layers.rotary_embedding.factory.get_rope_cpu",
+        shims.get_rope_cpu,
+        "knows deepseek_yarn only; upstream's get_rope knows all",
+    ),
+    Replacement(
+        _SRT + "model_executor.model_runner.ModelRunner.init_threads_binding",
+        shims.init_threads,
+        "wants a NUMA node a rank",
+    ),
+    Replacement(
+        _SRT + "model_executor.forward_batch_info.torch",
+        shims.TorchWithoutPinnedMemory(),
+        "prepare_mlp_sync_batch pins a tensor",
+        How.BIND,
+    ),
+    Replacement(
+        _SRT + "distributed.parallel_state.init_model_parallel_group",
+        shims.gloo_only,
+        "would create NCCL communicators beside the gloo groups",
+        How.AROUND,
+    ),
+)

@@ -1,0 +1,24 @@
+"""Entry point of `sglang.srt.plugins`: puts the platform's kernels in place in every SGLang process."""
+
+from __future__ import annotations
+
+from sglang_cp.cpu_reference.settings import PLATFORM_NAME, is_selected
+
+
+def register() -> None:
+    """Install the platform, or do nothing when another one was chosen.
+
+    SGLang only logs a plugin that raises an Exception, and would then serve with half of the kernels; SystemExit gets
+    through and ends the start.
+    """
+    if not is_selected():
+        return
+    try:
+        from sglang_cp.cpu_reference.install import install
+
+        install()
+    except Exception as error:
+        raise SystemExit(
+            f"The CPU reference platform could not be put in place ({type(error).__name__}: {error}): it fits one SGLang "
+            f"release, so install the one that UPSTREAM pins, or unset SGLANG_PLATFORM={PLATFORM_NAME}."
+        ) from error

@@ -1,0 +1,50 @@
+"""The SGLang plugin (entry point ``sglang.srt.plugins``): start-up checks that hold on an unpatched tree too, and the
+server's CP counters.
+
+SGLang only logs a plugin that fails, so :func:`check_loaded` is asked at start-up whether this one took effect.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sglang_cp.counters import COUNTERS
+from sglang_cp.errors import UsageError
+
+_CHECKED_ARGS = "sglang.srt.server_args.ServerArgs._handle_legacy_cp_arguments"
+_CHECKED_PROCESS = "sglang.srt.managers.scheduler.configure_scheduler_process"
+_INTERNAL_STATE = "sglang.srt.managers.scheduler.Scheduler.get_internal_state"
+
+
+def register() -> None:
+    """Register the hooks; SGLang applies them after all plugins have run."""
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    HookRegistry.register(_CHECKED_ARGS, _check_patched, HookType.BEFORE)
+    HookRegistry.register(_CHECKED_PROCESS, _check_patched, HookType.BEFORE)
+    HookRegistry.register(_INTERNAL_STATE, _add_counters, HookType.AFTER)
+
+
+def check_loaded() -> None:
+    """Raise UsageError if SGLang did not apply this plugin's hooks in this process."""
+    from sglang.srt.plugins.hook_registry import HookRegistry
+
+    missing = {_CHECKED_ARGS, _CHECKED_PROCESS, _INTERNAL_STATE} - HookRegistry._patched
+    if missing:
+        raise UsageError(
+            f"SGLang did not load the sglang_cp plugin (not hooked: {', '.join(sorted(missing))}): "
+            "name sglang_cp in SGLANG_PLUGINS if that is set, and look for the plugin's error further up in the log."
+        )
+
+
+def _check_patched(server_args: Any, *_: Any, **__: Any) -> None:
+    """Before the CP arguments are read, and in each scheduler process: is this tree patched with our series?"""
+    if server_args.enable_prefill_cp:
+        from sglang_cp.patching import verify_applied
+
+        verify_applied()
+
+
+def _add_counters(result: Any, *_: Any, **__: Any) -> Any:
+    result.internal_state["sglang_cp"] = COUNTERS.as_dict()
+    return result

@@ -1,0 +1,120 @@
+"""The strategy object that SGLang asks: CP as a property of one forward batch, on a server that is plain TP.
+
+Bound by ``sglang.srt.layers.cp.base.init_cp_strategy`` in every process; SGLang's own CP runner then drives a forward
+that ``can_apply`` accepts: ``build_metadata`` before the attention backend plans, ``shard_*`` after the embedding,
+``gather_hidden_states`` after the last norm.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from sglang.srt.layers.cp.base import ContextParallelStrategy, ContextParallelStrategyKind
+from sglang.srt.runtime_context import get_parallel
+
+from sglang_cp.counters import COUNTERS
+from sglang_cp.decision import Decision, Policy
+from sglang_cp.extend import CPExtend
+from sglang_cp.layout import TokenLayout
+from sglang_cp.startup import plain_tp_reasons
+from sglang_cp.weights.placement import ShardedAttention
+
+logger = logging.getLogger(__name__)
+
+
+class PerBatchInterleaveStrategy(ContextParallelStrategy):
+    """Interleave CP over the TP group for long extends; every other forward is SGLang's plain TP."""
+
+    name = "interleave"
+    kind = ContextParallelStrategyKind.INTERLEAVE
+
+    def __init__(self, server_args: Any) -> None:
+        super().__init__(cp_size=server_args.tp_size)
+        self._policy = Policy(size=server_args.tp_size, min_tokens=server_args.cp_min_tokens)
+        self._plain_tp_reasons = plain_tp_reasons(server_args)
+        self._placement: ShardedAttention | None = None
+        self._index_topk = 0
+
+    @property
+    def cp_rank(self) -> int:
+        """This rank in the TP group, which the rows are dealt to."""
+        return int(get_parallel().tp_rank)
+
+    def on_model_loaded(self, model_runner: Any) -> None:
+        """Called once per process after the target model is loaded, before the KV pool is sized."""
+        if self._plain_tp_reasons:
+            logger.warning(
+                "CP is off for this server, every extend runs as plain TP: %s",
+                ", ".join(self._plain_tp_reasons),
+            )
+            return
+        self._placement = ShardedAttention(model_runner.model, model_runner.tp_group.ranks, model_runner.device)
+        self._index_topk = int(model_runner.model_config.hf_config.index_topk)
+
+    # The decision.
+
+    def can_apply(self, num_tokens: int, forward_batch: Any) -> bool:
+        """Whether this forward is dealt out; the same answer on every rank, however often it is asked."""
+        return self.decide(num_tokens, forward_batch).context_parallel
+
+    def decide(self, num_tokens: int, forward_batch: Any) -> Decision:
+        """The decision and its reason. ``num_tokens``: rows of the flattened batch, with any padding."""
+        if isinstance(forward_batch.attn_cp_metadata, CPExtend):
+            return Decision(True, "decided before the attention backend planned")
+        if self._placement is None:
+            return Decision(False, "CP is off")
+        if not forward_batch.forward_mode.is_context_parallel_extend():
+            return Decision(False, "not an extend")
+        extend_lens = forward_batch.extend_seq_lens_cpu
+        if extend_lens is None or forward_batch.seq_lens_cpu is None:
+            return Decision(False, "lengths are not known on the host")
+        if sum(extend_lens) != num_tokens or forward_batch.global_num_tokens_cpu is not None:
+            return Decision(False, "padded batch")
+        if forward_batch.can_run_tbo:
+            return Decision(False, "two-batch overlap")
+        if forward_batch.input_embeds is not None or forward_batch.replace_embeds is not None:
+            return Decision(False, "input embeddings")
+        if not forward_batch.needs_forward_metadata_init():
+            return Decision(False, "attention already planned")
+        return self._policy.decide(extend_lens)
+
+    def blocks_prefill_graph(self, forward_batch: Any) -> bool:
+        """A captured prefill graph is plain TP: replay it for all forwards but those dealt out."""
+        return forward_batch.input_ids is not None and self.can_apply(len(forward_batch.input_ids), forward_batch)
+
+    # One CP extend.
+
+    def build_metadata(
+        self, num_tokens: int, seqs_len: list[int] | None, extend_seqs_len: list[int] | None = None
+    ) -> CPExtend:
+        """The object that the seams find on the forward batch; starts the first layer's pull."""
+        assert self._placement is not None
+        assert seqs_len is not None
+        assert extend_seqs_len is not None
+        from sglang.srt.distributed import get_tp_group
+
+        layout = TokenLayout(num_tokens, self.cp_size, self.cp_rank)
+        COUNTERS.count(layout, seqs_len, extend_seqs_len, self._index_topk)
+        self._placement.begin()
+        return CPExtend(layout, get_tp_group(), self._placement)
+
+    def shard_hidden_states(self, x: Any, forward_batch: Any) -> Any:
+        return forward_batch.attn_cp_metadata.shard_rows(x)
+
+    def shard_position_ids(self, positions: Any, forward_batch: Any) -> Any:
+        return forward_batch.attn_cp_metadata.shard_rows(positions)
+
+    def gather_hidden_states(self, x: Any, forward_batch: Any, stream: Any = None) -> Any:
+        return forward_batch.attn_cp_metadata.gather_rows(x)
+
+    def gather_kv_cache(self, x: Any, forward_batch: Any, stream: Any = None) -> Any:
+        return forward_batch.attn_cp_metadata.gather_rows(x)
+
+    # DSA's backend plans and runs its own sparse attention on the local rows.
+
+    def run_attention(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError("the DSA backend runs its own attention under interleave CP")
+
+    def materialize_full_kv(self, *args: Any, **kwargs: Any) -> None:
+        raise NotImplementedError("MLA's latents are gathered before the DSA backend stores them")

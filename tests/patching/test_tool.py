@@ -1,0 +1,328 @@
+from __future__ import annotations
+
+import errno
+import importlib.util
+import os
+import py_compile
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from py_compile import PycInvalidationMode
+
+import pytest
+
+from sglang_cp.errors import PatchStateError, SglangCpError, UsageError
+from sglang_cp.patching import journal as journals
+from sglang_cp.patching import tool
+from sglang_cp.patching.diff import DiffError
+from sglang_cp.patching.series import Series
+from sglang_cp.patching.state import State, inspect
+from sglang_cp.patching.tree import Tree
+
+from .conftest import (
+    PATCHED_FILES,
+    UPSTREAM_FILES,
+    assert_patched,
+    default_patches,
+    diff_text,
+    make_tree,
+    snapshot,
+    upstream_of,
+    write_series,
+)
+
+ONE = "sglang/srt/one.py"
+
+
+def state(tree: Tree, series: Series) -> State:
+    return tool.status(tree, series).state
+
+
+def test_apply_then_revert_gives_every_byte_mode_and_time_back(tree: Tree, series: Series) -> None:
+    tree.file(ONE).chmod(0o640)
+    before, times = snapshot(tree), {path: tree.file(path).stat().st_mtime_ns for path in UPSTREAM_FILES}
+    assert state(tree, series) is State.NOT_APPLIED
+    assert tool.apply(tree, series)
+    assert state(tree, series) is State.APPLIED
+    assert_patched(tree)
+    assert tree.file(ONE).stat().st_mode & 0o777 == 0o640
+    assert tool.revert(tree) is None
+    assert snapshot(tree) == before
+    assert {path: tree.file(path).stat().st_mtime_ns for path in UPSTREAM_FILES} == times
+    assert tree.file(ONE).stat().st_mode & 0o777 == 0o640
+    assert not (tree.package / "srt/fresh").exists()
+    assert state(tree, series) is State.NOT_APPLIED
+
+
+def test_apply_and_revert_are_idempotent(tree: Tree, series: Series) -> None:
+    before = snapshot(tree)
+    tool.revert(tree)
+    assert snapshot(tree) == before
+    tool.apply(tree, series)
+    applied, times = snapshot(tree), {path: path.stat().st_mtime_ns for path in tree.root.rglob("*")}
+    assert not tool.apply(tree, series)
+    assert snapshot(tree) == applied
+    assert {path: path.stat().st_mtime_ns for path in tree.root.rglob("*")} == times
+    tool.revert(tree)
+    tool.revert(tree)
+    assert snapshot(tree) == before
+
+
+@pytest.mark.parametrize("record", [True, False])
+def test_an_edit_far_from_every_hunk_is_refused_and_named(tree: Tree, series: Series, record: bool) -> None:
+    if not record:  # an editable install or a bare copy: the hashes shipped with the series decide
+        shutil.rmtree(next(tree.root.glob("*.dist-info")))
+        tree = Tree(tree.root)
+    tree.file(ONE).write_bytes(UPSTREAM_FILES[ONE].replace(b"line_30 = 30", b"line_30 = 31"))
+    before = snapshot(tree)
+    with pytest.raises(PatchStateError, match=r"srt/one\.py; (re-install|restore)"):
+        tool.apply(tree, series)
+    assert snapshot(tree) == before
+    assert tool.status(tree, series).files == (ONE,)
+    assert state(tree, series) is State.EDITED
+
+
+def test_wheel_record_decides_where_the_series_ships_no_hash(tree: Tree, tmp_path: Path) -> None:
+    series = write_series(tmp_path / "bare", default_patches())
+    tool.apply(tree, series)
+    tool.revert(tree)
+    tree.file(ONE).write_bytes(UPSTREAM_FILES[ONE] + b"# edited\n")
+    with pytest.raises(PatchStateError, match=r"one\.py"):
+        tool.apply(tree, series)
+    shutil.rmtree(next(tree.root.glob("*.dist-info")))
+    with pytest.raises(UsageError, match=r"hash of .*one\.py is unknown"):
+        tool.apply(Tree(tree.root), series)
+
+
+def test_another_release_is_refused_and_named(tmp_path: Path, series: Series) -> None:
+    tree = make_tree(tmp_path / "other", "1.2.4")
+    before = snapshot(tree)
+    for command in (tool.apply, tool.status):
+        with pytest.raises(UsageError, match=r"is SGLang 1\.2\.4, but the patches are made for 1\.2\.3"):
+            command(tree, series)
+    assert snapshot(tree) == before
+
+
+def test_a_local_suffix_of_the_release_does_not_matter(tmp_path: Path, series: Series) -> None:
+    tree = make_tree(tmp_path / "rocm", "1.2.3+rocm700")
+    assert tool.apply(tree, series)
+    assert state(tree, series) is State.APPLIED
+    tool.revert(tree)
+
+
+def test_a_patch_that_does_not_match_changes_nothing(tree: Tree, tmp_path: Path) -> None:
+    patches = default_patches()
+    shifted = b"".join(UPSTREAM_FILES[ONE].splitlines(keepends=True)[1:])
+    patches["0004-late.patch"] = diff_text(ONE, shifted, shifted.replace(b"line_40 ", b"line_x "))
+    touched = upstream_of(ONE, "sglang/srt/deep/two.py", "sglang/srt/deep/gone.py")
+    series = write_series(tmp_path / "late", patches, touched)
+    before = snapshot(tree)
+    with pytest.raises(DiffError, match=r"0004-late\.patch does not apply: sglang/srt/one\.py"):
+        tool.apply(tree, series)
+    assert snapshot(tree) == before
+
+
+def test_a_file_that_a_patch_creates_must_not_exist(tree: Tree, series: Series) -> None:
+    tree.file("sglang/srt/fresh/new.py").parent.mkdir()
+    tree.file("sglang/srt/fresh/new.py").write_bytes(b"mine = 1\n")
+    with pytest.raises(PatchStateError, match=r"fresh/new\.py"):
+        tool.apply(tree, series)
+    assert tree.read("sglang/srt/fresh/new.py") == b"mine = 1\n"
+
+
+def test_revert_refuses_to_destroy_later_edits(tree: Tree, series: Series) -> None:
+    upstream = snapshot(tree)
+    tool.apply(tree, series)
+    tree.file(ONE).write_bytes(b"precious = True\n")
+    tree.file("sglang/srt/fresh/new.py").unlink()
+    before = snapshot(tree)
+    assert state(tree, series) is State.EDITED
+    for command in (lambda: tool.revert(tree), lambda: tool.apply(tree, series)):
+        with pytest.raises(PatchStateError, match=r"fresh/new\.py, sglang/srt/one\.py; .*revert --force"):
+            command()
+        assert snapshot(tree) == before
+    aside = tool.revert(tree, force=True)
+    assert aside is not None
+    assert (aside / ONE).read_bytes() == b"precious = True\n"
+    shutil.rmtree(aside)
+    assert snapshot(tree) == upstream
+
+
+def test_apply_replaces_another_series(tree: Tree, series: Series, tmp_path: Path) -> None:
+    upstream = snapshot(tree)
+    newer_text = UPSTREAM_FILES[ONE].replace(b"line_5 ", b"line_five ")
+    touched = upstream_of(ONE)
+    newer = write_series(tmp_path / "newer", {"a.patch": diff_text(ONE, UPSTREAM_FILES[ONE], newer_text)}, touched)
+    tool.apply(tree, series)
+    assert state(tree, newer) is State.OUTDATED
+    assert tool.apply(tree, newer)
+    assert state(tree, newer) is State.APPLIED
+    assert tree.read(ONE) == newer_text
+    assert tree.read("sglang/srt/deep/gone.py") == UPSTREAM_FILES["sglang/srt/deep/gone.py"]
+    tool.revert(tree)
+    assert snapshot(tree) == upstream
+
+
+def test_a_newer_series_that_does_not_match_leaves_the_old_one(tree: Tree, series: Series, tmp_path: Path) -> None:
+    wrong = diff_text(ONE, b"nothing like it\n", b"other\n")
+    newer = write_series(tmp_path / "newer", {"a.patch": wrong}, upstream_of(ONE))
+    tool.apply(tree, series)
+    before = snapshot(tree)
+    with pytest.raises(DiffError, match=r"a\.patch does not apply"):
+        tool.apply(tree, newer)
+    assert snapshot(tree) == before
+
+
+def test_reinstalled_sglang_is_patched_afresh(tree: Tree, series: Series) -> None:
+    tool.apply(tree, series)
+    for path, data in UPSTREAM_FILES.items():  # pip writes its files over ours and leaves the journal
+        tree.file(path).write_bytes(data)
+    tree.file("sglang/srt/fresh/new.py").unlink()
+    assert state(tree, series) is State.NOT_APPLIED
+    assert tool.apply(tree, series)
+    assert_patched(tree)
+
+
+def test_backups_of_another_release_never_overwrite_the_new_files(tree: Tree, series: Series) -> None:
+    tool.apply(tree, series)
+    tree.file("sglang/_version.py").write_text("__version__ = version = '1.3.0'\n")
+    tree.file(ONE).write_bytes(b"new release\n")
+    upgraded = Tree(tree.root)  # its deep/two.py still carries our patch, and its deep/gone.py is no more
+    assert inspect(upgraded).state is State.HALF_APPLIED
+    tool.revert(upgraded)
+    assert tree.read(ONE) == b"new release\n"
+    assert tree.read("sglang/srt/deep/two.py") == UPSTREAM_FILES["sglang/srt/deep/two.py"]
+    assert tree.read("sglang/srt/deep/gone.py") is None
+    assert tree.read("sglang/srt/fresh/new.py") is None
+    assert not journals.has_traces(tree)
+
+
+@pytest.mark.parametrize("damage", [b"", b'{"format": 1, "rel', b'{"format": 2}', b"[]", b"\xff"])
+def test_a_damaged_journal_stops_everything(tree: Tree, series: Series, damage: bytes) -> None:
+    tool.apply(tree, series)
+    (tree.package / ".sglang_cp/manifest.json").write_bytes(damage)
+    before = snapshot(tree)
+    for command in (
+        lambda: tool.apply(tree, series),
+        lambda: tool.revert(tree),
+        lambda: tool.revert(tree, force=True),
+        lambda: tool.status(tree, series),
+    ):
+        with pytest.raises(PatchStateError, match=r"manifest\.json is damaged .*copy them back"):
+            command()
+        assert snapshot(tree) == before
+
+
+def test_a_damaged_backup_is_not_restored(tree: Tree, series: Series) -> None:
+    tool.apply(tree, series)
+    (tree.package / ".sglang_cp/originals" / ONE).write_bytes(b"bad")
+    before = snapshot(tree)
+    with pytest.raises(PatchStateError, match=r"backup .*one\.py is damaged"):
+        tool.revert(tree)
+    assert snapshot(tree) == before
+
+
+@pytest.mark.parametrize("failing_call", range(1, 5))
+def test_an_error_while_replacing_rolls_back(
+    tree: Tree, series: Series, monkeypatch: pytest.MonkeyPatch, failing_call: int
+) -> None:
+    before, replace, calls = snapshot(tree), os.replace, 0
+
+    def full_disk(source: Path, target: Path) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == failing_call:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", full_disk)
+    if failing_call <= 3:  # three files are moved into place
+        with pytest.raises(UsageError, match="No space left on device"):
+            tool.apply(tree, series)
+        assert snapshot(tree) == before
+    else:
+        tool.apply(tree, series)
+        assert_patched(tree)
+
+
+def test_a_full_disk_before_the_first_replacement(tree: Tree, series: Series, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full_disk(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    before = snapshot(tree)
+    monkeypatch.setattr(os, "fsync", full_disk)
+    with pytest.raises(UsageError, match="No space left on device"):
+        tool.apply(tree, series)
+    assert snapshot(tree) == before
+
+
+def test_a_read_only_tree_is_one_clear_sentence(tree: Tree, series: Series, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read_only(*_: object, **__: object) -> int:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    before = snapshot(tree)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", read_only)
+        with pytest.raises(UsageError, match=r"cannot be written \(Read-only file system\)"):
+            tool.apply(tree, series)
+        tool.revert(tree)  # nothing to revert: nothing to write
+    assert snapshot(tree) == before
+    tool.apply(tree, series)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", read_only)
+        assert not tool.apply(tree, series)
+        with pytest.raises(UsageError, match="cannot be written"):
+            tool.revert(tree)
+    assert_patched(tree)
+
+
+def test_symbolic_links_are_not_followed_out_of_the_tree(tree: Tree, series: Series, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "cache.py"
+    elsewhere.write_bytes(UPSTREAM_FILES[ONE])
+    tree.file(ONE).unlink()
+    (tree.root / ONE).symlink_to(elsewhere)
+    with pytest.raises(UsageError, match=r"one\.py is a symbolic link"):
+        tool.apply(tree, series)
+    (tree.root / ONE).unlink()
+    shutil.move(tree.package / "srt", tmp_path / "srt")
+    (tree.package / "srt").symlink_to(tmp_path / "srt")
+    with pytest.raises(UsageError, match="is a symbolic link or lies behind one"):
+        tool.apply(tree, series)
+    assert elsewhere.read_bytes() == UPSTREAM_FILES[ONE]
+
+
+def test_a_linked_package_and_hard_links_are_fine(tree: Tree, series: Series, tmp_path: Path) -> None:
+    cache = tmp_path / "cache.py"  # installers link files from a cache
+    os.link(tree.file(ONE), cache)
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked/sglang").symlink_to(tree.package)
+    tool.apply(Tree(tmp_path / "linked"), series)
+    assert_patched(tree)
+    assert cache.read_bytes() == UPSTREAM_FILES[ONE]
+    tool.revert(tree)
+
+
+@pytest.mark.parametrize("mode", [PycInvalidationMode.TIMESTAMP, PycInvalidationMode.UNCHECKED_HASH])
+def test_python_never_runs_stale_byte_code(tree: Tree, tmp_path: Path, mode: PycInvalidationMode) -> None:
+    # The same size and the same second: all that Python compares.
+    before, after = UPSTREAM_FILES[ONE], UPSTREAM_FILES[ONE].replace(b"line_7 = 7", b"line_7 = 9")
+    series = write_series(tmp_path / "same", {"a.patch": diff_text(ONE, before, after)}, upstream_of(ONE))
+
+    def imported_value() -> str:
+        source = tree.file(ONE)
+        code = f"import sys; sys.path.insert(0, {str(source.parent)!r}); import one; print(one.line_7)"
+        run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        py_compile.compile(str(source), invalidation_mode=mode)
+        assert Path(importlib.util.cache_from_source(str(source))).exists()
+        return run.stdout.strip()
+
+    assert imported_value() == "7"
+    tool.apply(tree, series)
+    assert imported_value() == "9"
+    tool.revert(tree)
+    assert imported_value() == "7"
+
+
+def test_errors_have_the_documented_exit_codes() -> None:
+    assert (SglangCpError.exit_code, PatchStateError.exit_code, UsageError.exit_code) == (1, 1, 2)

@@ -1,0 +1,22 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sglang_cp.counters import Counters
+from sglang_cp.layout import TokenLayout
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 50)), min_size=2, max_size=6), st.integers(1, 60))
+def test_rows_over_topk_are_those_that_see_more_keys(requests, topk):
+    extend_lens = [new for _, new in requests]
+    seq_lens = [prefix + new for prefix, new in requests]
+    counters = Counters()
+    counters.count(TokenLayout(sum(extend_lens), 2, 0), seq_lens, extend_lens, topk)
+    dropped = sum(keys > topk for prefix, new in requests for keys in range(prefix + 1, prefix + new + 1))
+    assert counters.cp_rows_over_topk == dropped
+
+
+def test_counts_add_up_over_extends():
+    counters = Counters()
+    counters.count(TokenLayout(5, 2, 0), [5], [5], 3)
+    counters.count(TokenLayout(4, 2, 0), [9], [4], 100)
+    assert counters.as_dict() == {"cp_extends": 2, "cp_rows": 9, "cp_local_rows": 5, "cp_rows_over_topk": 2}

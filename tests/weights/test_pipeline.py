@@ -1,0 +1,106 @@
+"""Layers pulled one ahead into two buffers: right bytes, right order, never a buffer in use."""
+
+import pytest
+import torch
+
+from sglang_cp.weights.buffers import WeightBuffers, gathered_bytes
+from sglang_cp.weights.pipeline import WeightPipeline
+from sglang_cp.weights.shards import layer_shards
+from tests.weights.fake_layer import make_layers
+
+SIZE = 3
+
+
+class LateSource:
+    """Copies at ``wait``, as late as a source may; so a pull that starts too early into a used buffer shows up."""
+
+    def __init__(self, layers):
+        """``layers[i][r]``: layer i as rank r holds it; this process is rank 0."""
+        self.layers = layers
+        self.started = []
+
+    def pull(self, shards, into):
+        first = [ranks[0].q_b_proj.weight.data_ptr() for ranks in self.layers]
+        index = first.index(shards[0].dense.data_ptr())
+        self.started.append(index)
+        for view in into.values():
+            view.zero_()  # what was there is lost from the start of the pull on
+        return _LateCopy([layer_shards(rank) for rank in self.layers[index]], into)
+
+
+class _LateCopy:
+    def __init__(self, ranks, into):
+        self.ranks, self.into = ranks, into
+
+    def wait(self):
+        for rank, shards in enumerate(self.ranks):
+            for shard in shards:
+                self.into[shard.name][rank].copy_(shard.dense)
+
+
+@pytest.fixture
+def layers():
+    return [make_layers(SIZE, seed=seed) for seed in range(5)]
+
+
+@pytest.fixture
+def source(layers):
+    return LateSource(layers)
+
+
+@pytest.fixture
+def pipeline(layers, source):
+    return WeightPipeline([ranks[0] for ranks in layers], source, SIZE, "cpu")
+
+
+def expect(weights, ranks):
+    for rank, layer in enumerate(ranks):
+        assert torch.equal(weights["q_b_proj.weight"][rank], layer.q_b_proj.weight)
+        assert torch.equal(weights["o_proj.weight"][rank], layer.o_proj.weight)
+        assert torch.equal(weights["w_kc"][rank], layer.w_kc)
+        assert torch.equal(weights["w_vc"][rank], layer.w_vc)
+
+
+def test_each_layer_gets_its_weights_while_the_next_is_on_its_way(pipeline, source, layers):
+    pipeline.begin()
+    for index, ranks in enumerate(layers):
+        weights = pipeline.take(index)
+        assert source.started == list(range(min(index + 2, len(layers))))
+        expect(weights, ranks)  # also after the next layer's pull has started
+
+
+def test_every_extend_pulls_anew(pipeline, source, layers):
+    for _ in range(2):
+        pipeline.begin()
+        for index, ranks in enumerate(layers):
+            expect(pipeline.take(index), ranks)
+    assert source.started == [0, 1, 2, 3, 4] * 2
+
+
+def test_an_extend_that_failed_half_way_leaves_nothing_behind(pipeline, layers):
+    pipeline.begin()
+    pipeline.take(0)
+    pipeline.take(1)
+    pipeline.begin()
+    for index, ranks in enumerate(layers):
+        expect(pipeline.take(index), ranks)
+
+
+def test_layers_of_different_shapes_share_the_buffers():
+    layers = [make_layers(SIZE, seed=0), make_layers(SIZE, seed=1, hidden=11), make_layers(SIZE, seed=2, q_in=2)]
+    pipeline = WeightPipeline([ranks[0] for ranks in layers], LateSource(layers), SIZE, "cpu")
+    pipeline.begin()
+    for index, ranks in enumerate(layers):
+        expect(pipeline.take(index), ranks)
+    assert pipeline.buffer_bytes == 2 * max(gathered_bytes(layer_shards(ranks[0]), SIZE) for ranks in layers)
+
+
+def test_tensors_in_a_buffer_are_aligned_and_do_not_overlap(layers):
+    shards = layer_shards(layers[0][0])
+    views = WeightBuffers(gathered_bytes(shards, SIZE), SIZE, "cpu").views(0, shards)
+    for value, view in enumerate(views.values()):
+        view.fill_(value)
+    for value, view in enumerate(views.values()):
+        assert (view == value).all()
+    starts = [view.data_ptr() for view in views.values()]
+    assert all((start - starts[0]) % 256 == 0 for start in starts)
