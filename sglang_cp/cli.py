@@ -12,6 +12,7 @@ import typer
 
 from sglang_cp.errors import SglangCpError
 from sglang_cp.patching.cli import app as patch_app
+from sglang_cp.tiny_checkpoint.command import tiny_checkpoint
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -19,11 +20,7 @@ app = typer.Typer(
     help="Interleave prefill context parallelism for DSA models in SGLang.",
 )
 app.add_typer(patch_app, name="patch")
-
-
-@app.callback()
-def _callback() -> None:
-    """Keep sub-commands even while there is only one."""
+app.command("tiny-checkpoint")(tiny_checkpoint)
 
 
 def main() -> None:

@@ -10,10 +10,12 @@ from typing import Any
 
 from sglang_cp.counters import COUNTERS
 from sglang_cp.errors import UsageError
+from sglang_cp.layout import TokenLayout
 
 _CHECKED_ARGS = "sglang.srt.server_args.ServerArgs._handle_legacy_cp_arguments"
 _CHECKED_PROCESS = "sglang.srt.managers.scheduler.configure_scheduler_process"
 _INTERNAL_STATE = "sglang.srt.managers.scheduler.Scheduler.get_internal_state"
+_STATIC_EXTEND = "sglang.srt.layers.utils.cp_utils.prepare_context_parallel_metadata"
 
 
 def register() -> None:
@@ -23,13 +25,14 @@ def register() -> None:
     HookRegistry.register(_CHECKED_ARGS, _check_patched, HookType.BEFORE)
     HookRegistry.register(_CHECKED_PROCESS, _check_patched, HookType.BEFORE)
     HookRegistry.register(_INTERNAL_STATE, _add_counters, HookType.AFTER)
+    HookRegistry.register(_STATIC_EXTEND, _count_static_extend, HookType.AFTER)
 
 
 def check_loaded() -> None:
     """Raise UsageError if SGLang did not apply this plugin's hooks in this process."""
     from sglang.srt.plugins.hook_registry import HookRegistry
 
-    missing = {_CHECKED_ARGS, _CHECKED_PROCESS, _INTERNAL_STATE} - HookRegistry._patched
+    missing = {_CHECKED_ARGS, _CHECKED_PROCESS, _INTERNAL_STATE, _STATIC_EXTEND} - HookRegistry._patched
     if missing:
         raise UsageError(
             f"SGLang did not load the sglang_cp plugin (not hooked: {', '.join(sorted(missing))}): "
@@ -48,3 +51,15 @@ def _check_patched(server_args: Any, *_: Any, **__: Any) -> None:
 def _add_counters(result: Any, *_: Any, **__: Any) -> Any:
     result.internal_state["sglang_cp"] = COUNTERS.as_dict()
     return result
+
+
+def _count_static_extend(
+    _: Any, num_rows: int, rank: int, size: int, seq_lens: list[int], extend_seqs_len: list[int], *__: Any, **___: Any
+) -> None:
+    """Count an extend that upstream's own interleave CP (``--cp-attn-weights replicated``) is about to split."""
+    from sglang.srt.server_args import get_global_server_args
+
+    server_args = get_global_server_args()
+    if server_args.cp_strategy == "interleave":
+        layout = TokenLayout(sum(extend_seqs_len), size, rank)
+        COUNTERS.count(layout, seq_lens, extend_seqs_len, server_args.get_model_config().hf_config.index_topk)

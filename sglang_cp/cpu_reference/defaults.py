@@ -41,6 +41,7 @@ def apply(server_args: Any) -> Mode:
     if server_args.chunked_prefill_size is None:
         server_args.chunked_prefill_size = _CHUNKED_PREFILL_SIZE
     server_args.disable_custom_all_reduce = True
+    server_args.sleep_on_idle = True  # an idle rank would otherwise keep a CPU busy
     _disable_graphs(server_args)
     return mode
 
@@ -72,9 +73,7 @@ def _refuse_unsupported(server_args: Any) -> None:
             "The CPU reference platform has no --dsa-topk-backend flashinfer: use sgl-kernel, or leave it off."
         )
     if server_args.speculative_algorithm is not None:
-        raise SettingsError(
-            "The CPU reference platform has no speculative decoding: drop --speculative-algorithm."
-        )
+        raise SettingsError("The CPU reference platform has no speculative decoding: drop --speculative-algorithm.")
     if server_args.enable_torch_compile:
         raise SettingsError("The CPU reference platform runs eagerly: drop --enable-torch-compile.")
 

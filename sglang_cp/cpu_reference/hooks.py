@@ -4,8 +4,8 @@ Kernels are replaced under the names upstream imports; its control flow runs unc
 place, in order of preference:
 
 HOOK, AROUND  through upstream's HookRegistry, which also updates modules that imported the name.
-BIND  by setting one module's name: kernels launched as `kernel[grid](...)`, which a hook's function wrapper would break,
-      and per-module flags, which must not change elsewhere.
+BIND  by setting one module's name: kernels launched as `kernel[grid](...)`, which a hook's function wrapper would
+      break, and per-module flags, which must not change elsewhere.
 ADD   as BIND, for a name that upstream defines on a GPU only.
 """
 
@@ -17,6 +17,7 @@ from typing import Any
 
 from sglang_cp.cpu_reference import shims
 from sglang_cp.cpu_reference.kernels import (
+    dense,
     fused_indexer,
     hadamard,
     index_pages,
@@ -68,15 +69,17 @@ REPLACEMENTS: tuple[Replacement, ...] = (
         "dsa_indexer.py, deepseek_v2.py and forward_mla.py pass the stream on to context-parallel gathers",
         How.BIND,
     ),
+    Replacement(
+        _SRT + "configs.model_config._STR_DTYPE_TO_TORCH_DTYPE",
+        shims.TORCH_DTYPES,
+        "exact mode computes in float64: --dtype knows no float64",
+        How.BIND,
+    ),
     # Index queries and keys.
     Replacement(_DSA + "triton_kernel.act_quant", quant.act_quant, "Triton"),
     Replacement("sglang.jit_kernel.hadamard.hadamard_transform", hadamard.hadamard_transform, "JIT CUDA"),
-    Replacement(
-        _INDEXER + "can_use_dsa_fused_store", index_pages.can_use_dsa_fused_store, "compiles CUDA", How.BIND
-    ),
-    Replacement(
-        _INDEXER + "fused_store_index_k_cache", index_pages.fused_store_index_k_cache, "JIT CUDA", How.BIND
-    ),
+    Replacement(_INDEXER + "can_use_dsa_fused_store", index_pages.can_use_dsa_fused_store, "compiles CUDA", How.BIND),
+    Replacement(_INDEXER + "fused_store_index_k_cache", index_pages.fused_store_index_k_cache, "JIT CUDA", How.BIND),
     Replacement(
         _INDEXER + "fused_q_indexer_rope_first_quant",
         fused_indexer.fused_q_indexer_rope_first_quant,
@@ -101,8 +104,8 @@ REPLACEMENTS: tuple[Replacement, ...] = (
     Replacement(_DSA + "index_buf_accessor._get_k_and_s_triton", index_pages._get_k_and_s_triton, "Triton"),
     Replacement(
         _INDEXER + "Indexer.__init__",
-        shims.gates_in_mode_dtype,
-        "creates BF16 projections, which exact mode's float32 activations cannot enter",
+        shims.projection_in_mode_dtype,
+        "creates a BF16 projection, which exact mode's activations cannot enter",
         How.AROUND,
     ),
     Replacement(
@@ -115,6 +118,21 @@ REPLACEMENTS: tuple[Replacement, ...] = (
         shims.mqa_logits_budget_bytes,
         "asks the GPU for its free memory",
     ),
+    # Dense products: accumulated in float64.
+    Replacement("torch.nn.functional.linear", dense.linear, "a GEMM's sums depend on the number of rows", How.BIND),
+    Replacement("torch.bmm", dense.bmm, "as above; forward_mla absorbs w_kc and w_vc with it", How.BIND),
+    Replacement(
+        _SRT + "layers.quantization.unquant.UnquantizedLinearMethod.apply",
+        dense.apply_linear,
+        "keeps a row-parallel layer's part of a sum in float64",
+        How.AROUND,
+    ),
+    Replacement(
+        _SRT + "layers.moe.fused_moe_native.moe_forward_native",
+        dense.fused_moe,
+        "keeps a rank's part of the experts' sum in float64",
+    ),
+    Replacement(_SRT + "layers.layernorm.RMSNorm.forward_native", dense.rms_norm, "rounds a complete sum", How.AROUND),
     # Top-k and page tables.
     Replacement("sglang.jit_kernel.dsv4.topk.plan_topk_v2", topk.plan_topk_v2, "JIT CUDA"),
     Replacement("sglang.jit_kernel.dsv4.topk.topk_transform_512_v2", topk.topk_transform_512_v2, "JIT CUDA"),
@@ -136,12 +154,8 @@ REPLACEMENTS: tuple[Replacement, ...] = (
     ),
     # KV pool and its allocator.
     Replacement(_POOL + "triton_ops.mla_buffer.set_mla_kv_buffer_triton", launch.set_mla_kv_buffer_triton, "Triton"),
-    Replacement(
-        _POOL + "allocator.paged.alloc_extend_kernel", launch.Launch(launch.alloc_extend), "Triton", How.BIND
-    ),
-    Replacement(
-        _POOL + "allocator.paged.alloc_decode_kernel", launch.Launch(launch.alloc_decode), "Triton", How.BIND
-    ),
+    Replacement(_POOL + "allocator.paged.alloc_extend_kernel", launch.Launch(launch.alloc_extend), "Triton", How.BIND),
+    Replacement(_POOL + "allocator.paged.alloc_decode_kernel", launch.Launch(launch.alloc_decode), "Triton", How.BIND),
     Replacement(_POOL + "common.get_last_loc", shims.get_last_loc, "Triton; upstream's own torch twin"),
     Replacement(
         _SRT + "utils.common.support_triton", shims.no, "positions and cache indices: upstream's own torch twins"

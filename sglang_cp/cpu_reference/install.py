@@ -11,7 +11,6 @@ from sglang_cp.cpu_reference import shims
 from sglang_cp.cpu_reference.hooks import REPLACEMENTS, How, Replacement
 from sglang_cp.cpu_reference.kernels import sparse_mla, topk
 
-
 _installed = False
 
 

@@ -21,7 +21,7 @@ if torch.cuda.is_available():
     )
 
 # Upstream decorates module-level functions with torch.compile, partly for its default backend: inductor would need a
-# C++ compiler and minutes. Torch reads the variable when it decorates, which is after this import, and ranks inherit it.
+# C++ compiler and minutes. Torch reads the variable when it decorates, after this import, and ranks inherit it.
 os.environ["TORCHDYNAMO_DISABLE"] = "1"
 
 
@@ -43,9 +43,7 @@ class CpuReferencePlatform(CpuSRTPlatform):
         logger.info(
             "CPU reference platform (for correctness, not for speed), %s mode: %s.",
             mode.value,
-            "float32 latents and index keys"
-            if mode is settings.Mode.EXACT
-            else "BF16 latents, FP8 index keys",
+            "float32 latents and index keys" if mode is settings.Mode.EXACT else "BF16 latents, FP8 index keys",
         )
 
     def get_device(self, device_id: int = 0) -> str:

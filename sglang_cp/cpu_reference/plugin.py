@@ -19,6 +19,6 @@ def register() -> None:
         install()
     except Exception as error:
         raise SystemExit(
-            f"The CPU reference platform could not be put in place ({type(error).__name__}: {error}): it fits one SGLang "
-            f"release, so install the one that UPSTREAM pins, or unset SGLANG_PLATFORM={PLATFORM_NAME}."
+            f"The CPU reference platform could not be put in place ({type(error).__name__}: {error}): it fits one "
+            f"SGLang release, so install the one that UPSTREAM pins, or unset SGLANG_PLATFORM={PLATFORM_NAME}."
         ) from error

@@ -12,6 +12,16 @@ import torch
 
 from sglang_cp.cpu_reference.settings import Mode, mode
 
+# What `--dtype` means here. Exact mode computes in float64 and rounds to float32 where upstream does (norms, router,
+# logits) and where latents and index keys are stored. Sums that differ by parallelism then differ by 1e-16 and round to
+# the same float32, so that a near-tie of the top-k is resolved alike by every rank, at any degree of parallelism.
+TORCH_DTYPES = {
+    "half": torch.float16,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "float": torch.float64,
+    "float32": torch.float64,
+}
 _MQA_LOGITS_BUDGET_BYTES = 512 << 20
 
 
@@ -57,18 +67,20 @@ class TorchWithoutPinnedMemory(types.ModuleType):
         return torch.tensor(*args, **kwargs)
 
 
-def gates_in_mode_dtype(init: Callable[..., None], indexer: Any, *args: Any, **kwargs: Any) -> None:
-    """Construct the indexer; in exact mode its two BF16 projections hold float32 (the checkpoint's values)."""
+def projection_in_mode_dtype(init: Callable[..., None], indexer: Any, *args: Any, **kwargs: Any) -> None:
+    """Construct the indexer; in exact mode its fused BF16 projection takes, and returns, exact activations.
+
+    The parameter itself stays BF16, as upstream's weight loader wants it.
+    """
     init(indexer, *args, **kwargs)
-    if mode() is Mode.EXACT:
-        for name in ("wk_weights_proj", "weights_proj"):
-            if hasattr(indexer, name):
-                getattr(indexer, name).float()
+    projection = getattr(indexer, "wk_weights_proj", None)
+    if projection is not None and mode() is Mode.EXACT:
+        projection.forward = lambda x: (torch.nn.functional.linear(x, projection.weight.to(x.dtype)), None)
 
 
 def weights_proj_in_float32(indexer: Any, x: torch.Tensor) -> torch.Tensor:
-    """Head gates `[rows, heads]` of `x` `[rows, hidden]`, accumulated in float32."""
-    return torch.nn.functional.linear(x.float(), indexer.weights_proj.weight.float())
+    """Head gates `[rows, heads]` of `x` `[rows, hidden]`, in float32."""
+    return torch.nn.functional.linear(x.double(), indexer.weights_proj.weight.double()).float()
 
 
 def mqa_logits_budget_bytes(indexer: Any, device_index: int) -> int:
@@ -82,7 +94,8 @@ def page_table_decode(
     from sglang.srt.layers.attention.dsa import transform_index
 
     out = torch.empty(topk_indices.shape, dtype=torch.int32) if result is None else result
-    return transform_index.transform_index_page_table_decode_ref(page_table, topk_indices.long(), out, page_size)
+    transform_index.transform_index_page_table_decode_ref(page_table, topk_indices.long(), out, page_size)
+    return out
 
 
 def page_table_prefill(
@@ -96,17 +109,17 @@ def page_table_prefill(
 ) -> torch.Tensor:
     from sglang.srt.layers.attention.dsa import transform_index
 
-    return transform_index.transform_index_page_table_prefill_ref(
+    transformed: torch.Tensor = transform_index.transform_index_page_table_prefill_ref(
         page_table, topk_indices.long(), extend_lens_cpu, page_size, output_num_tokens, page_table_is_expanded
     )
+    return transformed
 
 
-def get_last_loc(
-    req_to_token: torch.Tensor, req_pool_indices: torch.Tensor, prefix_lens: torch.Tensor
-) -> torch.Tensor:
+def get_last_loc(req_to_token: torch.Tensor, req_pool_indices: torch.Tensor, prefix_lens: torch.Tensor) -> torch.Tensor:
     from sglang.srt.mem_cache import common
 
-    return common.get_last_loc_torch(req_to_token, req_pool_indices, prefix_lens)
+    last_loc: torch.Tensor = common.get_last_loc_torch(req_to_token, req_pool_indices, prefix_lens)
+    return last_loc
 
 
 def handle_cpu_backends(server_args: Any) -> None:
@@ -121,12 +134,13 @@ def get_rope_cpu(*args: Any, device: str | None = None, **kwargs: Any) -> Any:
 
 
 def init_threads(model_runner: Any) -> None:
-    """Share the process's CPUs among the ranks, without binding: two ranks may share one CPU.
+    """One thread a rank, without binding, unless OMP_NUM_THREADS says otherwise.
 
-    A given OMP_NUM_THREADS stands.
+    Several ranks and servers share a small machine's CPUs; threads that wait for each other there cost far more than
+    they compute.
     """
     if "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // model_runner.tp_size))
+        torch.set_num_threads(1)
 
 
 def gloo_only(init_model_parallel_group: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -36,17 +36,25 @@ class Patch:
 
     @cached_property
     def header(self) -> Mapping[str, tuple[str, ...]]:
-        """DEP-3 fields: name to values (several if the field is repeated), continuation lines joined."""
+        """DEP-3 fields: name to values (several if the field is repeated), each with its lines stripped."""
         try:
             text = self.data[: self._diff_start].decode("utf-8")
         except UnicodeDecodeError as error:
             raise UsageError(f"The header of {self.name} is not UTF-8: {error}.") from error
         message = Parser().parsestr(text, headersonly=True)
-        return {name: tuple(" ".join(value.split()) for value in message.get_all(name, [])) for name in message}
+        return {
+            name: tuple("\n".join(map(str.strip, value.splitlines())) for value in message.get_all(name, []))
+            for name in message
+        }
 
     def field(self, name: str) -> str:
-        """First value of a header field, or an empty string."""
-        return self.header.get(name, ("",))[0]
+        """First value of a header field on one line, or an empty string."""
+        return " ".join(self.header.get(name, ("",))[0].split())
+
+    @property
+    def synopsis(self) -> str:
+        """First line of the description: what the patch does; the lines after it say why."""
+        return self.header.get("Description", ("",))[0].partition("\n")[0]
 
     @cached_property
     def diffs(self) -> tuple[FileDiff, ...]:

@@ -76,24 +76,18 @@ def _require_free(target: Path, force: bool) -> None:
 def _write_files(directory: Path, config: TinyConfig) -> Summary:
     # Imported late: torch takes seconds, which a refusal should not, and comes with SGLang, not with us.
     try:
-        from safetensors import SafetensorError
-        from safetensors.torch import save_file
+        from safetensors.torch import save
 
         from sglang_cp.tiny_checkpoint.tokenizer import write_tokenizer
         from sglang_cp.tiny_checkpoint.weights import draw, tensor_specs
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise UsageError(
             f"a tiny checkpoint needs {error.name}, which comes with SGLang; pip install 'sglang-cp[sglang]'"
         ) from error
 
     tensors = {spec.name: draw(spec, config) for spec in tensor_specs(config)}
-    weights = directory / "model.safetensors"
-    # Created first, because safetensors would make a file that only its owner can read.
-    weights.touch()
-    try:
-        save_file(tensors, weights, metadata={"format": "pt"})
-    except SafetensorError as error:
-        raise OSError(str(error)) from error
+    # Not save_file, which makes a file that only its owner can read.
+    (directory / "model.safetensors").write_bytes(save(tensors, metadata={"format": "pt"}))
     _write_json(directory / "config.json", config.to_config_json())
     token_ids = {"bos_token_id": BOS_ID, "eos_token_id": EOS_ID, "pad_token_id": PAD_ID}
     _write_json(directory / "generation_config.json", token_ids)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -35,7 +36,7 @@ class ShardedAttention:
         source = ProcessGroupSource(ranks)
         self._pipeline = WeightPipeline(layers, source, size, device)
         self._with_all_heads = {
-            id(layer): with_all_heads(layer, size, lambda index=index: self._pipeline.take(index))
+            id(layer): with_all_heads(layer, size, partial(self._pipeline.take, index))
             for index, layer in enumerate(layers)
         }
         logger.info(

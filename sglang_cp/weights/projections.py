@@ -64,11 +64,7 @@ class RowProjection(_Projection):
         by_rank = x.unflatten(-1, (self._size, -1))
         output = self._apply(self._shard(0), by_rank[:, 0].contiguous())
         for rank in range(1, self._size):
-            part = by_rank[:, rank]
-            if self._contiguous:
-                output.addmm_(part, self._gathered["weight"][rank].t())
-            else:
-                output += self._apply(self._shard(rank), part.contiguous())
+            output += self._apply(self._shard(rank), by_rank[:, rank].contiguous())
         return output, None
 
 

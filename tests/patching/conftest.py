@@ -6,7 +6,8 @@ import base64
 import difflib
 import hashlib
 import io
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,12 @@ def upstream_of(*paths: str) -> dict[str, bytes]:
     return {path: UPSTREAM_FILES[path] for path in paths}
 
 
+@pytest.fixture(autouse=True)
+def quick_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests end processes, not the power: what was written is seen without reaching the disk."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
 @pytest.fixture
 def series(tmp_path: Path) -> Series:
     touched = upstream_of("sglang/srt/one.py", "sglang/srt/deep/two.py", "sglang/srt/deep/gone.py")
@@ -120,6 +127,3 @@ def snapshot(tree: Tree) -> dict[str, bytes]:
 def assert_patched(tree: Tree) -> None:
     for path, data in PATCHED_FILES.items():
         assert tree.read(path) == data, path
-
-
-Snapshot = Callable[[Tree], dict[str, bytes]]

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import sys
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sglang_cp.errors import UsageError
 from sglang_cp.patching.diff import DiffError, apply_diff, parse_diff, reverse_diff
 
 from .conftest import diff_text
@@ -32,7 +35,7 @@ def test_applies_and_reverses_byte_for_byte(before: bytes | None, after: bytes |
 @given(data=st.data())
 @settings(max_examples=200, deadline=None)
 def test_a_shift_by_one_line_is_refused(data: st.DataObject) -> None:
-    lines = data.draw(st.lists(LINE, min_size=1, max_size=20))
+    lines = [f"line {number}\n" for number in range(data.draw(st.integers(1, 20)))]
     at = data.draw(st.integers(0, len(lines)))
     before = "".join(lines).encode("latin-1")
     after = "".join([*lines[:at], "new\n", *lines[at:]]).encode("latin-1")
@@ -122,3 +125,9 @@ def test_git_headers_are_understood() -> None:
 def test_a_file_named_twice_is_refused() -> None:
     with pytest.raises(DiffError, match="twice"):
         parse_diff(hunk(" a", "-b", "+c") * 2)
+
+
+def test_without_unidiff_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "unidiff", None)  # as after `pip install --no-deps`
+    with pytest.raises(UsageError, match="pip install unidiff"):
+        parse_diff(hunk(" a", "-b", "+c"))

@@ -174,3 +174,13 @@ def test_one_process_at_a_time_holds_the_lock(tree: Tree) -> None:
     # The holder deletes its lock file: one that waited on that file holds nothing, and must take the new one.
     run_processes(LOCK_OFTEN, tree.root, count=4)
     assert not journals.has_traces(tree)
+
+
+def test_what_a_killed_process_left_is_not_in_the_way(tree: Tree, series: Series) -> None:
+    for left in (".sglang_cp.new/patched/sglang/srt/one.py/in the way", ".sglang_cp.old/originals"):
+        (tree.package / left).mkdir(parents=True)
+    (tree.package / ".sglang_cp.lock").touch()
+    assert tool.status(tree, series).state is State.NOT_APPLIED
+    tool.apply(tree, series)
+    assert_patched(tree)
+    assert [path.name for path in tree.package.glob(".sglang_cp*")] == [".sglang_cp"]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib.util
 import os
@@ -7,6 +8,9 @@ import py_compile
 import shutil
 import subprocess
 import sys
+import tempfile
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from py_compile import PycInvalidationMode
 
@@ -21,7 +25,6 @@ from sglang_cp.patching.state import State, inspect
 from sglang_cp.patching.tree import Tree
 
 from .conftest import (
-    PATCHED_FILES,
     UPSTREAM_FILES,
     assert_patched,
     default_patches,
@@ -135,11 +138,11 @@ def test_revert_refuses_to_destroy_later_edits(tree: Tree, series: Series) -> No
     upstream = snapshot(tree)
     tool.apply(tree, series)
     tree.file(ONE).write_bytes(b"precious = True\n")
-    tree.file("sglang/srt/fresh/new.py").unlink()
+    tree.file("sglang/srt/deep/two.py").unlink()
     before = snapshot(tree)
     assert state(tree, series) is State.EDITED
     for command in (lambda: tool.revert(tree), lambda: tool.apply(tree, series)):
-        with pytest.raises(PatchStateError, match=r"fresh/new\.py, sglang/srt/one\.py; .*revert --force"):
+        with pytest.raises(PatchStateError, match=r"deep/two\.py, sglang/srt/one\.py; .*revert --force"):
             command()
         assert snapshot(tree) == before
     aside = tool.revert(tree, force=True)
@@ -324,5 +327,41 @@ def test_python_never_runs_stale_byte_code(tree: Tree, tmp_path: Path, mode: Pyc
     assert imported_value() == "7"
 
 
+@pytest.mark.parametrize("age", [0, -1000, 10**6])  # seconds; a clock may be wrong
+def test_byte_code_kept_elsewhere_is_stale_too(tree: Tree, series: Series, age: int) -> None:
+    # Under PYTHONPYCACHEPREFIX byte code is out of our reach; the time in whole seconds must tell.
+    original = int(time.time()) - age
+    os.utime(tree.file(ONE), (original, original))
+    tool.apply(tree, series)
+    assert int(tree.file(ONE).stat().st_mtime) > original
+
+
 def test_errors_have_the_documented_exit_codes() -> None:
     assert (SglangCpError.exit_code, PatchStateError.exit_code, UsageError.exit_code) == (1, 1, 2)
+
+
+@contextlib.contextmanager
+def foreign_user() -> Iterator[None]:
+    """Act as a user who owns nothing: file modes forbid root nothing."""
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+
+
+@pytest.mark.parametrize(("closed", "message"), [("sglang", "cannot be written"), ("sglang/srt", "could not be")])
+def test_without_permission_nothing_changes(series: Series, closed: str, message: str) -> None:
+    # "sglang/srt" closed: the journal can be written, the second replacement fails and the first is undone.
+    with tempfile.TemporaryDirectory() as name:  # pytest's own directories are closed to other users
+        tree = make_tree(Path(name, "site"))
+        before = snapshot(tree)
+        for directory in (tree.package, tree.package / "srt", tree.package / "srt/deep"):
+            directory.chmod(0o777)
+        Path(name).chmod(0o755)
+        (tree.root / closed).chmod(0o555)
+        with foreign_user(), pytest.raises(UsageError, match=rf"{message}.*Permission denied"):
+            tool.apply(tree, series)
+        assert snapshot(tree) == before

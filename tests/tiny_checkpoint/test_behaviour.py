@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, DynamicCache
 
 from sglang_cp.tiny_checkpoint import TinyConfig, write_tiny_checkpoint
 from sglang_cp.tiny_checkpoint.vocabulary import GENERATED_IDS
 
-# Prose as long as an ordinary prompt: 600 bytes, 600 tokens.
-TEXT = Path(__file__).with_name("prose.txt").read_bytes()[:600]
+# Prose as long as an ordinary prompt: 700 bytes, 700 tokens.
+TEXT = Path(__file__).with_name("prose.txt").read_bytes()[:700]
 TOPK = TinyConfig().index_topk
 # Two float32 evaluations that add in another order differ by about 1e-5 in a logit.
 ROUNDING = 1e-4
@@ -76,7 +76,7 @@ def test_greedy_text_is_neither_constant_nor_a_short_cycle(model: Any) -> None:
         output = model.generate(torch.tensor([list(TEXT[:100])]), max_new_tokens=64, do_sample=False)
     generated = bytes(output[0, 100:].tolist())
     assert len(generated) == 64, "ended early"
-    assert len(set(generated)) >= 10
+    assert len(set(generated)) >= 8
     assert all(generated[-32:] != (generated[-period:] * 32)[-32:] for period in range(1, 9)), generated
 
 
@@ -117,6 +117,34 @@ def test_an_early_token_changes_all_later_logits(model: Any, reference: torch.Te
     difference = (logits(model, changed) - reference).abs().amax(-1)
     assert difference[:3].max() < ROUNDING
     assert difference[3:].min() > 0.02
+
+
+def test_rounding_is_not_heard(model: Any, reference: torch.Tensor) -> None:
+    """In chunks, products have other shapes and round differently: near-ties in top-k or routing would show."""
+    cache = DynamicCache(config=model.config)
+    chunks = []
+    with torch.no_grad():
+        for tokens in torch.tensor([list(TEXT)]).split(150, dim=1):
+            chunks.append(model(tokens, past_key_values=cache, use_cache=True).logits[0])
+    assert (torch.cat(chunks) - reference).abs().max() < ROUNDING
+
+
+def test_no_row_ties_at_the_top_k_boundary(model: Any) -> None:
+    """A tie is broken by whichever rank sees it; none may be there to break."""
+    gaps: list[torch.Tensor] = []
+    topk = torch.Tensor.topk
+
+    def record(scores: torch.Tensor, k: int, **kwargs: Any) -> Any:
+        if scores.dim() == 3 and k == TOPK:
+            best = topk(scores[0, TOPK:], TOPK + 1, dim=-1).values
+            gaps.append(best[:, -2] - best[:, -1])
+        return topk(scores, k, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.Tensor, "topk", record)
+        logits(model, TEXT)
+    assert len(gaps) == sum(getattr(layer.self_attn, "indexer", None) is not None for layer in model.model.layers)
+    assert min(gap.min().item() for gap in gaps) > 0
 
 
 def set_index_topk(model: Any, topk: int) -> None:

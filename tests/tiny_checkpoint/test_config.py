@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoConfig
 
@@ -75,6 +75,8 @@ def test_sharing_schedule() -> None:
     assert not any(TinyConfig(layers=7).shares_index(i) for i in range(7))
 
 
+# The first example imports SGLang.
+@settings(deadline=None)
 @given(layers=st.integers(2, 40), share=st.booleans())
 def test_sglang_and_transformers_derive_our_schedule(layers: int, share: bool) -> None:
     """SGLang goes by frequency and offset, transformers by `indexer_types`, or by the former if it is absent."""

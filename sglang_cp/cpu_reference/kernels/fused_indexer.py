@@ -59,6 +59,7 @@ def fused_k_indexer_norm_rope_store(
 def rotate_leading_pairs(x: torch.Tensor, cos_sin: torch.Tensor) -> torch.Tensor:
     """Rotate x's leading pairs (0, 1), (2, 3), ... by the angles whose cosines and sines `cos_sin` concatenates."""
     cos, sin = cos_sin.float().chunk(2, dim=-1)
-    real, imaginary = x[..., : cos_sin.shape[-1]].unflatten(-1, (-1, 2)).unbind(-1)
+    width = cos_sin.shape[-1]
+    real, imaginary = x[..., :width:2], x[..., 1:width:2]
     rotated = torch.stack((real * cos - imaginary * sin, real * sin + imaginary * cos), dim=-1).flatten(-2)
-    return torch.cat([rotated, x[..., cos_sin.shape[-1] :]], dim=-1)
+    return torch.cat([rotated, x[..., width:]], dim=-1)

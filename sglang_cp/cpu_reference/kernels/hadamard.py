@@ -16,7 +16,7 @@ def hadamard_transform(x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
     y = x.float()
     half = 1
     while half < n:
-        pairs = y.unflatten(-1, (-1, 2, half))
+        pairs = y.reshape(*x.shape[:-1], n // (2 * half), 2, half)
         low, high = pairs.unbind(-2)
         y = torch.stack((low + high, low - high), dim=-2).flatten(-3)
         half *= 2

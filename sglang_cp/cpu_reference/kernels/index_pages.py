@@ -14,18 +14,18 @@ from sglang_cp.cpu_reference.kernels.quant import FP8, quantize_index_key
 PAGE_SIZE = 64
 INDEX_HEAD_DIM = 128
 _SCALE_ELEMENTS = 4
-_ELEMENTS_PER_PAGE = PAGE_SIZE * (INDEX_HEAD_DIM + _SCALE_ELEMENTS)
 
 
 def page_views(buffer: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Writable views of a buffer: keys `[pages, 64, 128]` (FP8 or float32), scales `[pages, 64]` (float32)."""
-    pages = buffer.reshape(buffer.shape[0], _ELEMENTS_PER_PAGE)
-    keys, scales = pages.split([PAGE_SIZE * INDEX_HEAD_DIM, PAGE_SIZE * _SCALE_ELEMENTS], dim=1)
+    n_pages = buffer.shape[0]
+    pages = buffer.view(n_pages, PAGE_SIZE * (INDEX_HEAD_DIM + _SCALE_ELEMENTS))
+    keys = pages[:, : PAGE_SIZE * INDEX_HEAD_DIM].view(n_pages, PAGE_SIZE, INDEX_HEAD_DIM)
+    scales = pages[:, PAGE_SIZE * INDEX_HEAD_DIM :]
     if buffer.dtype == torch.uint8:
-        return keys.view(FP8).unflatten(1, (PAGE_SIZE, INDEX_HEAD_DIM)), scales.view(torch.float32)
+        return keys.view(FP8), scales.view(torch.float32)
     if buffer.dtype == torch.float32:
-        keys = keys.unflatten(1, (PAGE_SIZE, INDEX_HEAD_DIM))
-        return keys, scales.unflatten(1, (PAGE_SIZE, _SCALE_ELEMENTS))[..., 0]
+        return keys, scales.view(n_pages, PAGE_SIZE, _SCALE_ELEMENTS)[..., 0]
     raise TypeError(f"An index-key buffer holds uint8 (faithful) or float32 (exact), not {buffer.dtype}.")
 
 
@@ -89,9 +89,7 @@ def _get_k_and_s_triton(
     index_head_dim: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Keys and scale bytes of all requests, one after the other: `[sum, 128]`, uint8 `[sum, 4]`."""
-    slots = torch.cat(
-        [slots_of(row, int(length)) for row, length in zip(page_indices, seq_lens.tolist(), strict=True)]
-    )
+    slots = torch.cat([slots_of(row, int(length)) for row, length in zip(page_indices, seq_lens.tolist(), strict=True)])
     keys, scales = read(buf, slots)
     return keys, _scale_bytes(scales)
 

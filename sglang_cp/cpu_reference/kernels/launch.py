@@ -42,9 +42,7 @@ def alloc_extend(
         page_number = position // page_size - int(pages_before[i])  # -1: the page the prefix left partly filled
         in_old_page = page_number < 0
         page = free_pages[(int(first_page[i]) + page_number).clamp_min(0)] if free_pages.numel() else page_number
-        slot = torch.where(
-            in_old_page, last_loc[i] + 1 + (position - prefix), page * page_size + position % page_size
-        )
+        slot = torch.where(in_old_page, last_loc[i] + 1 + (position - prefix), page * page_size + position % page_size)
         out_indices[written : written + slot.numel()] = slot
         written += slot.numel()
 

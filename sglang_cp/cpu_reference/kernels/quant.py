@@ -30,7 +30,7 @@ def quantize(
 
     scale = max(amax, 1e-4) / 448, value = round_to_fp8(x / scale).
     """
-    blocks = x.float().unflatten(-1, (-1, block_size))
+    blocks = x.float().reshape(*x.shape[:-1], x.shape[-1] // block_size, block_size)
     scale = blocks.abs().amax(-1).clamp_min(_MIN_AMAX) / _FP8_MAX
     if round_scale_up_to_power_of_two:
         scale = torch.exp2(torch.ceil(torch.log2(scale)))

@@ -68,11 +68,11 @@ def fp8_paged_mqa_logits(
     context_lens `[batch, next_n]`, or `[batch, 1]` for the last of next_n; block_table `[batch, pages of the longest]`.
     """
     queries = _plain(q)
-    batch, next_n, heads, _ = queries.shape
+    batch, next_n, _, _ = queries.shape
     stored_keys, stored_scales = index_pages.page_views(fused_kv_cache.flatten(1))
     logits = torch.full((batch * next_n, max_context_len), float("-inf"))
     row_lens = _row_lens(context_lens, next_n)
-    row_weights = _plain(weights).double().unflatten(0, (batch, next_n))
+    row_weights = _plain(weights).double().reshape(batch, next_n, -1)
     for request in range(batch):
         length = int(row_lens[request].max())
         if length == 0:
@@ -88,7 +88,8 @@ def fp8_paged_mqa_logits(
 
 def _score(queries: torch.Tensor, keys: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     """`[rows, heads, d]`, `[keys, d]`, `[rows, heads]` to `[rows, keys]`, all float64."""
-    products = (queries.flatten(0, 1) @ keys.T).relu_().unflatten(0, queries.shape[:2])
+    rows, heads, _ = queries.shape
+    products = (queries.flatten(0, 1) @ keys.T).relu_().reshape(rows, heads, keys.shape[0])
     return torch.bmm(weights.unsqueeze(1), products).squeeze(1)
 
 

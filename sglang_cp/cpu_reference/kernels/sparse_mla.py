@@ -18,7 +18,7 @@ def flash_mla_sparse_fwd(
     attn_sink: torch.Tensor | None = None,
     topk_length: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Attention of every row over its own chosen latents, computed in float32.
+    """Attention of every row over its own chosen latents, computed in float32 (in float64 for a float64 q).
 
     q `[rows, heads, 576]`; kv `[slots, 1, 576]`, whose first `d_v` values are the value vector too; indices
     `[rows, 1, topk]`, invalid where -1 or >= slots. Returns the output `[rows, heads, d_v]` in q's dtype, the largest
@@ -26,9 +26,7 @@ def flash_mla_sparse_fwd(
     Raises NotImplementedError for sinks and per-row lengths, which DSA does not use.
     """
     if attn_sink is not None or topk_length is not None:
-        raise NotImplementedError(
-            "The CPU reference of sparse MLA has no attention sinks and no per-row lengths."
-        )
+        raise NotImplementedError("The CPU reference of sparse MLA has no attention sinks and no per-row lengths.")
     rows, heads, width = q.shape
     latents, chosen = kv.flatten(1), indices.squeeze(1)
     out = torch.zeros(rows, heads, d_v, dtype=q.dtype)
@@ -53,16 +51,13 @@ def _attend(
     q: torch.Tensor, latents: torch.Tensor, chosen: torch.Tensor, sm_scale: float, d_v: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     valid = (chosen >= 0) & (chosen < latents.shape[0])
-    keys = latents[torch.where(valid, chosen, 0).long()].float()  # [rows, topk, width]
-    keys = keys.masked_fill(
-        ~valid.unsqueeze(-1), 0.0
-    )  # a stale NaN in slot 0 must not leak through a zero weight
-    logits = torch.bmm(q.float(), keys.transpose(1, 2)) * sm_scale  # [rows, heads, topk]
+    compute_dtype = torch.promote_types(q.dtype, torch.float32)
+    keys = latents[torch.where(valid, chosen, 0).long()].to(compute_dtype)  # [rows, topk, width]
+    keys = keys.masked_fill(~valid.unsqueeze(-1), 0.0)  # a stale NaN in slot 0 must not leak through a zero weight
+    logits = torch.bmm(q.to(compute_dtype), keys.transpose(1, 2)) * sm_scale  # [rows, heads, topk]
     logits = logits.masked_fill(~valid.unsqueeze(1), -math.inf)
     largest = logits.amax(-1)
-    weights = torch.exp(
-        logits - largest.nan_to_num(neginf=0.0).unsqueeze(-1)
-    )  # all zero in a row without a key
+    weights = torch.exp(logits - largest.nan_to_num(neginf=0.0).unsqueeze(-1))  # all zero in a row without a key
     total = weights.sum(-1)
-    out = torch.bmm(weights, keys[..., :d_v]) / total.clamp_min(torch.finfo(torch.float32).tiny).unsqueeze(-1)
+    out = torch.bmm(weights, keys[..., :d_v]) / total.clamp_min(torch.finfo(compute_dtype).tiny).unsqueeze(-1)
     return out, largest, largest / math.log(2) + total.log2().nan_to_num(neginf=0.0)

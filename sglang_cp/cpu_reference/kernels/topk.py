@@ -90,9 +90,7 @@ def topk_transform_512_v2(
     page_tables `[rows, pages]` holds a page of `page_size` tokens an entry.
     """
     local = fast_topk_v2(scores, seq_lens, out_page_indices.shape[1])
-    pages = _look_up(
-        page_tables, torch.arange(scores.shape[0]), torch.where(local >= 0, local // page_size, local)
-    )
+    pages = _look_up(page_tables, torch.arange(scores.shape[0]), torch.where(local >= 0, local // page_size, local))
     out_page_indices.copy_(torch.where(local >= 0, pages * page_size + local % page_size, local))
     if out_raw_indices is not None:
         out_raw_indices.copy_(local)

@@ -1,0 +1,1 @@
+"""Evaluations of a served model: parity of CP with plain SGLang."""

@@ -1,0 +1,64 @@
+"""The servers that parity compares: plain SGLang at tp 1 as the reference, and CP in its variants."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from evals.server import ServerSpec
+
+CPU_PLATFORM = {"SGLANG_PLATFORM": "cpu_reference", "OMP_NUM_THREADS": "1"}
+"""Without a GPU. The thread count keeps ranks of several servers from waiting for each other."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One candidate.
+
+    Attributes:
+        name: of the arm, and of its log file.
+        tp_size: ranks.
+        cp_weights: ``sharded``, ``replicated``, or None for CP off.
+        min_tokens: ``--cp-min-tokens``.
+        chunk: ``--chunked-prefill-size`` in tokens.
+        mixed: prefill and decode in one batch (``--enable-mixed-chunk``).
+    """
+
+    name: str
+    tp_size: int
+    cp_weights: str | None
+    min_tokens: int = 2
+    chunk: int = 128
+    mixed: bool = False
+
+    def spec(self, model: Path, dtype: str) -> ServerSpec:
+        args = ["--tp-size", str(self.tp_size), "--chunked-prefill-size", str(self.chunk)]
+        if self.cp_weights:
+            args += ["--enable-prefill-cp", "--cp-strategy", "interleave", "--cp-attn-weights", self.cp_weights]
+        if self.cp_weights == "sharded":
+            args += ["--cp-min-tokens", str(self.min_tokens)]
+        if self.mixed:
+            args += ["--enable-mixed-chunk"]
+        return ServerSpec(self.name, model, (*_cpu(dtype), *args), CPU_PLATFORM)
+
+
+def reference_spec(model: Path, dtype: str) -> ServerSpec:
+    """Plain SGLang: one rank, CP off, every prompt in one piece, nothing cached."""
+    return ServerSpec("reference", model, (*_cpu(dtype), "--disable-radix-cache"), CPU_PLATFORM)
+
+
+def _cpu(dtype: str) -> tuple[str, ...]:
+    return ("--device", "cpu", "--dtype", dtype)
+
+
+ARMS = (
+    Arm("tp2-off", 2, None),
+    # Every extend is dealt out.
+    Arm("tp2-sharded", 2, "sharded"),
+    Arm("tp4-sharded", 4, "sharded", mixed=True),
+    # A request of 601 tokens has a chunk of 512 that is dealt out and a rest that is not.
+    Arm("tp2-sharded-256", 2, "sharded", min_tokens=256, chunk=512),
+    Arm("tp2-replicated", 2, "replicated"),
+    Arm("tp4-replicated", 4, "replicated"),
+)
+"""The arms of the parity harness."""

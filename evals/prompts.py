@@ -1,0 +1,43 @@
+"""Prompts for parity: slices of a real text, at lengths around every boundary that the layout has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+TEXT = Path(__file__).resolve().parent.parent / "LICENSE"
+"""A real text that every checkout holds; about 11,000 characters."""
+
+LENGTHS = (
+    *(1, 2, 3, 4, 5, 7, 8, 9),  # around the number of ranks
+    *(17, 31, 32, 33),  # around the tiny checkpoint's index_topk
+    *(63, 64, 65, 100, 127, 128, 129),  # around a page and a small chunk
+    *(255, 256, 257, 300, 601, 1023),
+    *(1500, 2047, 2048, 2500),
+)
+"""Prompt lengths in tokens."""
+
+BATCH = (129, 1, 3, 600, 2, 64, 7, 300)
+"""One batch: requests shorter than the number of ranks between longer ones."""
+
+PREFIXES = (64, 100, 128, 257)
+"""Cached prefixes in tokens: at page boundaries and inside a page."""
+
+
+def tokenize(model: str) -> list[int]:
+    """Token ids of TEXT by the model's own tokenizer."""
+    from transformers import AutoTokenizer
+
+    tokenizer: Any = AutoTokenizer.from_pretrained(model)
+    ids: list[int] = tokenizer(TEXT.read_text(encoding="utf-8"), add_special_tokens=False)["input_ids"]
+    return ids
+
+
+def slices(tokens: Sequence[int], lengths: Sequence[int]) -> list[list[int]]:
+    """One prompt per length, each from another place in the text so that none is a prefix of another."""
+    prompts = []
+    for number, length in enumerate(lengths):
+        start = (number * 37) % max(1, len(tokens) - length)
+        prompts.append(list(tokens[start : start + length]))
+    return prompts

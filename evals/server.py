@@ -1,0 +1,151 @@
+"""Real SGLang servers for evaluations: start, ask, stop."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+START_TIMEOUT_S = 600.0
+_STOP_TIMEOUT_S = 20.0
+
+
+class ServerError(RuntimeError):
+    """A server that did not start, or did not answer; the message names its log."""
+
+
+@dataclass(frozen=True)
+class ServerSpec:
+    """What to launch: ``python -m sglang.launch_server --model-path model *args`` with ``env`` on top."""
+
+    name: str
+    model: Path
+    args: Sequence[str] = ()
+    env: dict[str, str] = field(default_factory=dict)
+
+    def command(self, port: int) -> list[str]:
+        launch = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(self.model)]
+        return [*launch, "--host", "127.0.0.1", "--port", str(port), *self.args]
+
+
+class Server:
+    """A running server's HTTP interface."""
+
+    def __init__(self, name: str, url: str) -> None:
+        self.name = name
+        self.url = url.rstrip("/")
+        self._client = httpx.Client(base_url=self.url, timeout=600.0)
+
+    def generate(self, **body: Any) -> Any:
+        """POST /generate; raises ServerError with the server's own words if it refuses."""
+        response = self._client.post("/generate", json=body)
+        if response.status_code != httpx.codes.OK:
+            raise ServerError(f"{self.name} answered {response.status_code}: {response.text[:500]}")
+        return response.json()
+
+    def seconds_to_first_token(self, **body: Any) -> float | None:
+        """POST /generate, streamed: seconds until the first token arrives, None if none does."""
+        started, first = time.perf_counter(), None
+        with self._client.stream("POST", "/generate", json={**body, "stream": True}) as response:
+            if response.status_code != httpx.codes.OK:
+                response.read()
+                raise ServerError(f"{self.name} answered {response.status_code}: {response.text[:500]}")
+            for line in response.iter_lines():
+                if first is None and line.startswith("data:") and "[DONE]" not in line:
+                    first = time.perf_counter() - started
+        return first
+
+    def flush_cache(self) -> None:
+        """Empty the radix cache, so that the next request prefills its whole prompt."""
+        self._client.post("/flush_cache").raise_for_status()
+
+    def info(self) -> dict[str, Any]:
+        """The server's arguments and its first scheduler's internal state."""
+        response = self._client.get("/server_info")
+        response.raise_for_status()
+        info: dict[str, Any] = response.json()
+        return info
+
+    def cp_counters(self) -> dict[str, int]:
+        """CP counters since start (sglang_cp.counters). Raises ServerError for a server without sglang-cp."""
+        state = self.info()["internal_states"][0]
+        if "sglang_cp" not in state:
+            raise ServerError(f"{self.name} at {self.url} reports no CP counters: it runs without sglang-cp")
+        counters: dict[str, int] = state["sglang_cp"]
+        return counters
+
+    def close(self) -> None:
+        self._client.close()
+
+
+@contextlib.contextmanager
+def running(spec: ServerSpec, log_dir: Path) -> Iterator[Server]:
+    """Start a server in a process group of its own, wait until it answers, end the whole group afterwards.
+
+    Raises:
+        ServerError: if it exits or does not answer in time; the message ends with the log's last lines.
+    """
+    log_path = log_dir / f"{spec.name}.log"
+    port = _free_port()
+    with log_path.open("w") as log:
+        process = subprocess.Popen(
+            spec.command(port),
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, **spec.env},
+            start_new_session=True,
+        )
+    server = Server(spec.name, f"http://127.0.0.1:{port}")
+    try:
+        _wait_until_ready(server, process, log_path)
+        yield server
+    finally:
+        server.close()
+        _stop(process)
+
+
+def _wait_until_ready(server: Server, process: subprocess.Popen[bytes], log_path: Path) -> None:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise ServerError(f"{server.name} ended with code {process.returncode} while starting.\n{_tail(log_path)}")
+        with contextlib.suppress(httpx.TransportError):
+            if httpx.get(f"{server.url}/health", timeout=5.0).status_code == httpx.codes.OK:
+                return
+        time.sleep(0.5)
+    raise ServerError(f"{server.name} did not answer within {START_TIMEOUT_S:.0f} s.\n{_tail(log_path)}")
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """End the process group: politely first, then for certain."""
+    for sig in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, sig)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_STOP_TIMEOUT_S)
+    # The leader is gone, yet a rank may linger in the group.
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _tail(log_path: Path, lines: int = 30) -> str:
+    text = log_path.read_text(errors="replace").splitlines()
+    return "\n".join([f"The end of {log_path}:", *text[-lines:]])
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
