@@ -10,7 +10,7 @@ from evals.answers import Answer, Difference, compare
 from evals.prompts import BATCH, LENGTHS, PREFIXES, slices
 from evals.server import Server
 
-NEW_TOKENS = 8
+NEW_TOKENS = 4
 _CONCURRENCY = 8
 
 Progress = Callable[[str, int, int], None]
@@ -55,9 +55,12 @@ class Reference:
     def answer(self, prompt: Sequence[int]) -> Answer:
         key = tuple(prompt)
         if key not in self._answers:
-            self._server.flush_cache()
             self._answers[key] = ask(self._server, prompt, input_logprobs=True)
         return self._answers[key]
+
+    def completion(self, **body: object) -> str:
+        """Its text for /v1/completions."""
+        return self._server.completion(**body)
 
 
 def run_checks(
@@ -66,19 +69,19 @@ def run_checks(
     """All checks. ``tokens``: the text the prompts are cut from."""
     singles = slices(tokens, lengths)
     return [
-        _single(reference, candidate, singles, on),
+        single(reference, candidate, singles, on),
         _batch(reference, candidate, slices(tokens, BATCH)),
         _prefix(reference, candidate, slices(tokens, [601] * len(PREFIXES))),
-        _concurrent(reference, candidate, singles[-15:]),
+        _concurrent(reference, candidate, [prompt for prompt in singles if 7 <= len(prompt) <= 1100]),
     ]
 
 
-def _single(reference: Reference, candidate: Server, prompts: Sequence[Sequence[int]], on: Progress) -> CheckResult:
+def single(reference: Reference, candidate: Server, prompts: Sequence[Sequence[int]], on: Progress) -> CheckResult:
     """One at a time, nothing cached, with input logprobs."""
     answers = []
+    candidate.flush_cache()
     for done, prompt in enumerate(prompts):
         on(f"{candidate.name}: prompt of {len(prompt)} tokens", done, len(prompts))
-        candidate.flush_cache()
         answers.append(ask(candidate, prompt, input_logprobs=True))
     return _result("single", reference, prompts, answers)
 

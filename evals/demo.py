@@ -130,7 +130,7 @@ def main(
                 status.update("All prompts in one batch ...")
                 rows.append(ask_both(off, on, prompts, f"(the {len(prompts)} above in one batch)"))
     except ServerError as error:
-        console.print(f"[red]{error}")
+        console.print(str(error), style="red", markup=False, soft_wrap=True)
         raise typer.Exit(1) from error
     console.print(table(rows))
     console.print(

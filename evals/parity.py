@@ -125,7 +125,7 @@ def main(
                 for name in DTYPES if mode == "both" else [mode]:
                     results[name] = _started(checkpoint, DTYPES[name], arms, logs, tolerance, progress)
         except ServerError as error:
-            console.print(f"[red]{error}")
+            console.print(str(error), style="red", markup=False, soft_wrap=True)
             raise typer.Exit(2) from error
     for name, arm_results in results.items():
         console.print(table(arm_results, f"{name}: against plain SGLang, tp 1, CP off"))

@@ -12,9 +12,8 @@ TEXT = Path(__file__).resolve().parent.parent / "LICENSE"
 LENGTHS = (
     *(1, 2, 3, 4, 5, 7, 8, 9),  # around the number of ranks
     *(17, 31, 32, 33),  # around the tiny checkpoint's index_topk
-    *(63, 64, 65, 100, 127, 128, 129),  # around a page and a small chunk
-    *(255, 256, 257, 300, 601, 1023),
-    *(1500, 2047, 2048, 2500),
+    *(63, 64, 65, 127, 128, 129, 256, 257),  # around a page and a small chunk
+    *(601, 1023, 2500),
 )
 """Prompt lengths in tokens."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -53,6 +54,14 @@ class Server:
             raise ServerError(f"{self.name} answered {response.status_code}: {response.text[:500]}")
         return response.json()
 
+    def completion(self, **body: Any) -> str:
+        """POST /v1/completions, greedily: the text."""
+        response = self._client.post("/v1/completions", json={"model": "default", "temperature": 0, **body})
+        if response.status_code != httpx.codes.OK:
+            raise ServerError(f"{self.name} answered {response.status_code}: {response.text[:500]}")
+        text: str = response.json()["choices"][0]["text"]
+        return text
+
     def seconds_to_first_token(self, **body: Any) -> float | None:
         """POST /generate, streamed: seconds until the first token arrives, None if none does."""
         started, first = time.perf_counter(), None
@@ -66,8 +75,13 @@ class Server:
         return first
 
     def flush_cache(self) -> None:
-        """Empty the radix cache, so that the next request prefills its whole prompt."""
-        self._client.post("/flush_cache").raise_for_status()
+        """Empty the radix cache, so that the next request prefills its whole prompt.
+
+        The server refuses while a request runs; one that was just answered may still be winding up.
+        """
+        response = self._client.post("/flush_cache", params={"timeout": 60})
+        if response.status_code != httpx.codes.OK:
+            raise ServerError(f"{self.name} did not empty its cache: {response.text[:200]}")
 
     def info(self) -> dict[str, Any]:
         """The server's arguments and its first scheduler's internal state."""
@@ -145,7 +159,9 @@ def _tail(log_path: Path, lines: int = 30) -> str:
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port that is free now; under 50,000, because SGLang derives others by adding 10,000 and more."""
+    for port in random.sample(range(20_000, 32_000), 100):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise ServerError("No port between 20,000 and 32,000 is free on 127.0.0.1: end servers that were left over.")

@@ -172,6 +172,11 @@ REPLACEMENTS: tuple[Replacement, ...] = (
         "knows deepseek_yarn only; upstream's get_rope knows all",
     ),
     Replacement(
+        _SRT + "configs.update_config.adjust_config_with_unaligned_cpu_tp",
+        shims.unchanged_config,
+        "pads dimensions for Intel AMX; elsewhere upstream expects the checkpoint's",
+    ),
+    Replacement(
         _SRT + "model_executor.model_runner.ModelRunner.init_threads_binding",
         shims.init_threads,
         "wants a NUMA node a rank",

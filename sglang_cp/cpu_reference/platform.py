@@ -24,6 +24,11 @@ if torch.cuda.is_available():
 # C++ compiler and minutes. Torch reads the variable when it decorates, after this import, and ranks inherit it.
 os.environ["TORCHDYNAMO_DISABLE"] = "1"
 
+# The indexer's fused kernels skip a BF16 rounding that a context-parallel extend, which cannot use them, does: with
+# them the faithful mode would differ from itself. They are off, as on ROCm; SGLANG_DISABLE_DSA_INDEXER_FUSION=0 turns
+# them on.
+os.environ.setdefault("SGLANG_DISABLE_DSA_INDEXER_FUSION", "1")
+
 
 class CpuReferencePlatform(CpuSRTPlatform):
     """An out-of-tree platform with the device operations of upstream's CPU platform."""

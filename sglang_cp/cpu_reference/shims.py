@@ -133,6 +133,11 @@ def get_rope_cpu(*args: Any, device: str | None = None, **kwargs: Any) -> Any:
     return get_rope(*args[:8], **kwargs)
 
 
+def unchanged_config(model_config: Any, load_config: Any, tp_size: int) -> Any:
+    """The model's configuration as the checkpoint has it."""
+    return model_config
+
+
 def init_threads(model_runner: Any) -> None:
     """One thread a rank, without binding, unless OMP_NUM_THREADS says otherwise.
 

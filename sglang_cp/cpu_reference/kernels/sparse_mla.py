@@ -6,7 +6,7 @@ import math
 
 import torch
 
-_MAX_GATHERED_ELEMENTS = 1 << 25  # float32 latents gathered at a time: 128 MiB
+_MAX_GATHERED_ELEMENTS = 1 << 19  # latents gathered at a time: a few megabytes stay in the cache
 
 
 def flash_mla_sparse_fwd(
@@ -18,7 +18,7 @@ def flash_mla_sparse_fwd(
     attn_sink: torch.Tensor | None = None,
     topk_length: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Attention of every row over its own chosen latents, computed in float32 (in float64 for a float64 q).
+    """Attention of every row over its own chosen latents, computed in float64.
 
     q `[rows, heads, 576]`; kv `[slots, 1, 576]`, whose first `d_v` values are the value vector too; indices
     `[rows, 1, topk]`, invalid where -1 or >= slots. Returns the output `[rows, heads, d_v]` in q's dtype, the largest
@@ -32,14 +32,17 @@ def flash_mla_sparse_fwd(
     out = torch.zeros(rows, heads, d_v, dtype=q.dtype)
     max_logits = torch.full((rows, heads), -math.inf)
     lse = torch.full((rows, heads), -math.inf)
-    rows_at_a_time = max(1, _MAX_GATHERED_ELEMENTS // max(1, chosen.shape[1] * width))
     # Upstream pads the heads to 64 with zero queries: they attend uniformly, so one of them stands for all.
-    live = q.ne(0).any(dim=2).any(dim=0).nonzero().squeeze(1)
-    idle = q.ne(0).any(dim=2).any(dim=0).logical_not().nonzero().squeeze(1)
+    has_query = q.ne(0).any(dim=2).any(dim=0)
+    live, idle = has_query.nonzero().squeeze(1), has_query.logical_not().nonzero().squeeze(1)
     computed = torch.cat([live, idle[:1]])
+    rows_at_a_time = max(1, _MAX_GATHERED_ELEMENTS // max(1, chosen.shape[1] * width))
+    keys = torch.empty(min(rows_at_a_time, rows), chosen.shape[1], width, dtype=torch.float64)
     for begin in range(0, rows, rows_at_a_time):
         part = slice(begin, begin + rows_at_a_time)
-        part_out, part_max, part_lse = _attend(q[part][:, computed], latents, chosen[part], sm_scale, d_v)
+        valid = _gather(latents, chosen[part], keys)
+        queries = q[part].index_select(1, computed).double()
+        part_out, part_max, part_lse = _attend(queries, keys[: valid.shape[0]], valid, sm_scale, d_v)
         for target, source in ((out, part_out), (max_logits, part_max), (lse, part_lse)):
             target[part, live] = source[:, : live.numel()].to(target.dtype)
             if idle.numel():
@@ -47,17 +50,28 @@ def flash_mla_sparse_fwd(
     return out, max_logits, lse
 
 
-def _attend(
-    q: torch.Tensor, latents: torch.Tensor, chosen: torch.Tensor, sm_scale: float, d_v: int
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _gather(latents: torch.Tensor, chosen: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+    """Copy each row's chosen latents to the front of `keys` `[>= rows, topk, width]`; returns which are valid.
+
+    An invalid index takes a valid one's place in its row: its weight will be zero, and a stale NaN in some unused slot
+    would leak through a zero weight.
+    """
     valid = (chosen >= 0) & (chosen < latents.shape[0])
-    compute_dtype = torch.promote_types(q.dtype, torch.float32)
-    keys = latents[torch.where(valid, chosen, 0).long()].to(compute_dtype)  # [rows, topk, width]
-    keys = keys.masked_fill(~valid.unsqueeze(-1), 0.0)  # a stale NaN in slot 0 must not leak through a zero weight
-    logits = torch.bmm(q.to(compute_dtype), keys.transpose(1, 2)) * sm_scale  # [rows, heads, topk]
+    one_valid = chosen.gather(1, valid.int().argmax(1, keepdim=True))
+    slots = torch.where(valid, chosen, one_valid).clamp(0, latents.shape[0] - 1)
+    keys[: chosen.shape[0]].flatten(0, 1).copy_(latents.index_select(0, slots.flatten()))
+    return valid
+
+
+def _attend(
+    q: torch.Tensor, keys: torch.Tensor, valid: torch.Tensor, sm_scale: float, d_v: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """q `[rows, heads, width]`, keys `[rows, topk, width]`, both float64; valid `[rows, topk]`."""
+    logits = torch.bmm(q, keys.transpose(1, 2)) * sm_scale
     logits = logits.masked_fill(~valid.unsqueeze(1), -math.inf)
     largest = logits.amax(-1)
     weights = torch.exp(logits - largest.nan_to_num(neginf=0.0).unsqueeze(-1))  # all zero in a row without a key
     total = weights.sum(-1)
-    out = torch.bmm(weights, keys[..., :d_v]) / total.clamp_min(torch.finfo(compute_dtype).tiny).unsqueeze(-1)
+    out = torch.bmm(weights, keys)[..., :d_v] / total.clamp_min(torch.finfo(torch.float64).tiny).unsqueeze(-1)
+    out = out.masked_fill(~valid.any(dim=1)[:, None, None], 0.0)
     return out, largest, largest / math.log(2) + total.log2().nan_to_num(neginf=0.0)

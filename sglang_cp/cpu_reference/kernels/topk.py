@@ -24,10 +24,10 @@ def select(score: torch.Tensor, starts: torch.Tensor, lengths: torch.Tensor, top
     offered = (column >= starts) & (column < starts + lengths)
     masked = score.masked_fill(~offered, float("-inf"))
     threshold = masked.topk(min(topk, columns), dim=1).values[:, -1:]
-    above, equal = masked > threshold, masked == threshold
+    above, equal = masked > threshold, (masked == threshold) & offered
     places_left = topk - above.sum(1, keepdim=True)
     taken = above | (equal & (equal.cumsum(1) <= places_left))
-    taken = torch.where(lengths <= topk, offered, taken & offered)
+    taken = torch.where(lengths <= topk, offered, taken)
     row, selected = taken.nonzero(as_tuple=True)
     place = taken.cumsum(1)[row, selected] - 1
     chosen[row, place] = (selected - starts.squeeze(1)[row]).to(torch.int32)

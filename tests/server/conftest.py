@@ -1,0 +1,49 @@
+"""Real servers on the CPU reference platform, started as seldom as possible: the reference once for each model."""
+
+from pathlib import Path
+
+import pytest
+
+from evals.arms import reference_spec
+from evals.checks import Reference
+from evals.prompts import tokenize
+from evals.server import running
+from sglang_cp.tiny_checkpoint.config import TinyConfig
+from sglang_cp.tiny_checkpoint.writer import write_tiny_checkpoint
+
+MODELS = {
+    "glm": TinyConfig(),
+    "glm-index-share": TinyConfig(index_share=True, indexer_rope_interleave=True),
+    "deepseek-v32": TinyConfig(arch="deepseek-v32"),
+}
+
+
+@pytest.fixture(scope="session")
+def logs(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("server-logs")
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory):
+    """A function from a name in MODELS to a checkpoint's directory."""
+    root = tmp_path_factory.mktemp("checkpoints")
+
+    def get(name: str) -> Path:
+        if not (root / name).exists():
+            write_tiny_checkpoint(root / name, MODELS[name])
+        return root / name
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def tokens(checkpoint) -> list[int]:
+    return tokenize(str(checkpoint("glm")))
+
+
+@pytest.fixture(scope="session")
+def reference(request, checkpoint, logs):
+    """Plain SGLang, tp 1, CP off; parametrized by (model, dtype)."""
+    model, dtype = request.param
+    with running(reference_spec(checkpoint(model), dtype), logs) as server:
+        yield Reference(server)

@@ -1,0 +1,78 @@
+"""A plugin for SGLang that plants one fault at a time into a running CP server, named in a file.
+
+The parity harness must see each of them; see test_planted_faults.py.
+"""
+
+import os
+from pathlib import Path
+
+import torch
+
+FAULTS = {
+    "ke one too small on one rank": "sglang.srt.layers.attention.dsa_backend.DeepseekSparseAttnBackend."
+    "_cal_indexer_k_start_end",
+    "o_proj reduced twice": "sglang_cp.weights.projections.RowProjection.__call__",
+    "positions not sharded": "sglang_cp.strategy.PerBatchInterleaveStrategy.shard_position_ids",
+    "gathered rows left in rank order": "sglang_cp.layout.TokenLayout.to_token_order",
+    "shards in the wrong rank order": "sglang_cp.weights.shards.Shard.as_held",
+    "one rank's padding row not dropped from its neighbours": "sglang_cp.layout.TokenLayout.own",
+}
+FILE = "PLANTED_FAULT_FILE"
+
+
+def planted() -> str:
+    path = Path(os.environ[FILE])
+    return path.read_text() if path.exists() else ""
+
+
+def rank() -> int:
+    from sglang.srt.runtime_context import get_parallel
+
+    return get_parallel().tp_rank
+
+
+def ke(result, backend, forward_batch, bs_idx=None):
+    if bs_idx is None or rank() != 1:
+        return result
+    (start, end), batch_index = result
+    return (start, end - 1), batch_index
+
+
+def reduced_twice(result, projection, x):
+    output, bias = result
+    return output * projection._size, bias
+
+
+def positions_not_sharded(result, strategy, positions, forward_batch):
+    return positions[: result.shape[0]]
+
+
+def rank_order(result, layout, gathered):
+    return gathered[: layout.num_rows].clone()
+
+
+def wrong_rank_order(result, shard, gathered):
+    return result.flip(0)
+
+
+def neighbours_rows(result, layout, rows):
+    return torch.roll(rows, -1, dims=0)[layout.rank :: layout.size].contiguous() if rows.dim() == 2 else result
+
+
+BODIES = dict(
+    zip(FAULTS, (ke, reduced_twice, positions_not_sharded, rank_order, wrong_rank_order, neighbours_rows), strict=True)
+)
+
+
+def register() -> None:
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    for name, target in FAULTS.items():
+        HookRegistry.register(target, _only_when_planted(name), HookType.AFTER)
+
+
+def _only_when_planted(name):
+    def hook(result, *args, **kwargs):
+        return BODIES[name](result, *args, **kwargs) if planted() == name else result
+
+    return hook
