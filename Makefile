@@ -33,7 +33,9 @@ $(INSTALLED):
 	@echo "Installing SGLang with all its pins into $(VENV): about 4 minutes and 11 GB the first time."
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --progress-bar on -e '.[sglang,dev]' | grep --line-buffered -v -e '^Requirement already' -e '^  *Using cached'
+	@set -o pipefail; $(BIN)/python -m pip install -e '.[sglang,dev]' 2>&1 | tee $(VENV)/install.log \
+		| { grep --line-buffered -oE '^( +Downloading [^ ]+ \(.*|Installing collected|Successfully|ERROR.*)' || true; } \
+		|| { tail -20 $(VENV)/install.log; exit 1; }
 	@rm -f $(VENV)/.sglang-cp-*
 	@touch $@
 

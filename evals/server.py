@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import signal
@@ -62,17 +63,22 @@ class Server:
         text: str = response.json()["choices"][0]["text"]
         return text
 
-    def seconds_to_first_token(self, **body: Any) -> float | None:
-        """POST /generate, streamed: seconds until the first token arrives, None if none does."""
+    def stream(self, **body: Any) -> tuple[list[Any], float]:
+        """POST /generate, streamed: the whole answer of each prompt, and seconds until the first token of any."""
         started, first = time.perf_counter(), None
+        last: dict[int, Any] = {}
         with self._client.stream("POST", "/generate", json={**body, "stream": True}) as response:
             if response.status_code != httpx.codes.OK:
                 response.read()
                 raise ServerError(f"{self.name} answered {response.status_code}: {response.text[:500]}")
             for line in response.iter_lines():
-                if first is None and line.startswith("data:") and "[DONE]" not in line:
-                    first = time.perf_counter() - started
-        return first
+                if line.startswith("data:") and "[DONE]" not in line:
+                    first = first or time.perf_counter() - started
+                    event = json.loads(line.removeprefix("data:"))
+                    last[event.get("index", 0)] = event
+        if first is None:
+            raise ServerError(f"{self.name} closed the stream without a token")
+        return [last[index] for index in sorted(last)], first
 
     def flush_cache(self) -> None:
         """Empty the radix cache, so that the next request prefills its whole prompt.

@@ -69,12 +69,6 @@ REPLACEMENTS: tuple[Replacement, ...] = (
         "dsa_indexer.py, deepseek_v2.py and forward_mla.py pass the stream on to context-parallel gathers",
         How.BIND,
     ),
-    Replacement(
-        _SRT + "configs.model_config._STR_DTYPE_TO_TORCH_DTYPE",
-        shims.TORCH_DTYPES,
-        "exact mode computes in float64: --dtype knows no float64",
-        How.BIND,
-    ),
     # Index queries and keys.
     Replacement(_DSA + "triton_kernel.act_quant", quant.act_quant, "Triton"),
     Replacement("sglang.jit_kernel.hadamard.hadamard_transform", hadamard.hadamard_transform, "JIT CUDA"),

@@ -12,16 +12,6 @@ import torch
 
 from sglang_cp.cpu_reference.settings import Mode, mode
 
-# What `--dtype` means here. Exact mode computes in float64 and rounds to float32 where upstream does (norms, router,
-# logits) and where latents and index keys are stored. Sums that differ by parallelism then differ by 1e-16 and round to
-# the same float32, so that a near-tie of the top-k is resolved alike by every rank, at any degree of parallelism.
-TORCH_DTYPES = {
-    "half": torch.float16,
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-    "float": torch.float64,
-    "float32": torch.float64,
-}
 _MQA_LOGITS_BUDGET_BYTES = 512 << 20
 
 
