@@ -81,22 +81,22 @@ def ask_both(off: Server, on: Server, prompts: list[str], shown: str) -> Row:
 
 def table(rows: list[Row]) -> Table:
     """What a person wants to read."""
-    shown = Table(title=f"GLM-5.x (tiny, random) on the CPU, --tp-size {TP_SIZE}, --cp-min-tokens {MIN_TOKENS}")
+    shown = Table(title=f"A tiny random GLM-5.x on the CPU, --tp-size {TP_SIZE}, --cp-min-tokens {MIN_TOKENS}")
     shown.add_column("prompt", max_width=34, no_wrap=True)
-    shown.add_column("tokens", justify="right")
-    shown.add_column("CP on runs it as")
-    for column in ("first token, off", "first token, on"):
-        shown.add_column(column, justify="right")
-    shown.add_column("same tokens")
-    shown.add_column("logprobs differ by", justify="right")
+    shown.add_column("tokens", justify="right", no_wrap=True)
+    shown.add_column("CP on:\nrows a rank", no_wrap=True)
+    shown.add_column("TTFT\noff, ms", justify="right", no_wrap=True)
+    shown.add_column("TTFT\non, ms", justify="right", no_wrap=True)
+    shown.add_column("same\ntokens", no_wrap=True)
+    shown.add_column("logprobs\ndiffer by", justify="right", no_wrap=True)
     for row in rows:
-        mode = f"CP, {TP_SIZE} x {row.rows_per_rank:,} rows" if row.rows_per_rank else "plain TP"
+        mode = f"{TP_SIZE} x {row.rows_per_rank:,}" if row.rows_per_rank else "plain TP"
         shown.add_row(
             row.prompt,
             f"{row.tokens:,}",
             mode,
-            f"{row.ttft_off_s * 1e3:,.0f} ms",
-            f"{row.ttft_on_s * 1e3:,.0f} ms",
+            f"{row.ttft_off_s * 1e3:,.0f}",
+            f"{row.ttft_on_s * 1e3:,.0f}",
             "[green]yes" if row.tokens_agree else "[red]NO",
             f"{'[green]' if row.max_logprob <= MAX_LOGPROB_NATS else '[red]'}{row.max_logprob:.1e}",
         )
