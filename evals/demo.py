@@ -82,13 +82,13 @@ def ask_both(off: Server, on: Server, prompts: list[str], shown: str) -> Row:
 def table(rows: list[Row]) -> Table:
     """What a person wants to read."""
     shown = Table(title=f"A tiny random GLM-5.x on the CPU, --tp-size {TP_SIZE}, --cp-min-tokens {MIN_TOKENS}")
-    shown.add_column("prompt", max_width=34, no_wrap=True)
+    shown.add_column("prompt", max_width=16, no_wrap=True)
     shown.add_column("tokens", justify="right", no_wrap=True)
-    shown.add_column("CP on:\nrows a rank", no_wrap=True)
+    shown.add_column("CP on:\nrows", no_wrap=True)
     shown.add_column("TTFT\noff, ms", justify="right", no_wrap=True)
     shown.add_column("TTFT\non, ms", justify="right", no_wrap=True)
     shown.add_column("same\ntokens", no_wrap=True)
-    shown.add_column("logprobs\ndiffer by", justify="right", no_wrap=True)
+    shown.add_column("logprob\ndiff", justify="right", no_wrap=True)
     for row in rows:
         mode = f"{TP_SIZE} x {row.rows_per_rank:,}" if row.rows_per_rank else "plain TP"
         shown.add_row(
@@ -123,7 +123,7 @@ def main(
                 console.print(f"Asking both: a prompt of {len(prompt):,} tokens ...")
                 rows.append(ask_both(off, on, [prompt], " ".join(prompt.split())))
             console.print("Asking both: all prompts in one batch ...")
-            rows.append(ask_both(off, on, prompts, f"(the {len(prompts)} above in one batch)"))
+            rows.append(ask_both(off, on, prompts, f"(all, one batch)"))
     except ServerError as error:
         console.print(str(error), style="red", markup=False, soft_wrap=True)
         raise typer.Exit(1) from error
