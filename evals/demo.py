@@ -123,7 +123,7 @@ def main(
                 console.print(f"Asking both: a prompt of {len(prompt):,} tokens ...")
                 rows.append(ask_both(off, on, [prompt], " ".join(prompt.split())))
             console.print("Asking both: all prompts in one batch ...")
-            rows.append(ask_both(off, on, prompts, f"(all, one batch)"))
+            rows.append(ask_both(off, on, prompts, "(all, one batch)"))
     except ServerError as error:
         console.print(str(error), style="red", markup=False, soft_wrap=True)
         raise typer.Exit(1) from error

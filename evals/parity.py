@@ -114,6 +114,8 @@ def main(
         _usage(f"--mode {mode} is not known: use exact, faithful or both.")
     if (reference is None) != (candidate is None):
         _usage("--reference and --candidate go together: give both URLs, or neither to start servers here.")
+    if model is not None and not (model / "config.json").is_file():
+        _usage(f"{model} holds no model (no config.json).")
     results: dict[str, list[ArmResult]] = {}
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress, _folder(log_dir) as logs:

@@ -17,6 +17,7 @@ from sglang_cp.counters import COUNTERS
 from sglang_cp.decision import Decision, Policy
 from sglang_cp.extend import CPExtend
 from sglang_cp.layout import TokenLayout
+from sglang_cp.plugin import check_loaded
 from sglang_cp.startup import plain_tp_reasons
 from sglang_cp.weights.placement import ShardedAttention
 
@@ -43,14 +44,19 @@ class PerBatchInterleaveStrategy(ContextParallelStrategy):
 
     def on_model_loaded(self, model_runner: Any) -> None:
         """Called once per process after the target model is loaded, before the KV pool is sized."""
+        check_loaded()
+        log = logger.info if self.cp_rank == 0 else logger.debug
         if self._plain_tp_reasons:
-            logger.warning(
-                "CP is off for this server, every extend runs as plain TP: %s",
-                ", ".join(self._plain_tp_reasons),
-            )
+            log("CP: every extend of this server runs as plain TP, because of %s", ", ".join(self._plain_tp_reasons))
             return
         self._placement = ShardedAttention(model_runner.model, model_runner.tp_group.ranks, model_runner.device)
         self._index_topk = int(model_runner.model_config.hf_config.index_topk)
+        log(
+            "CP: extends of at least %s new tokens are dealt to %d ranks; attention weights: %s",
+            f"{self._policy.min_tokens:,}",
+            self.cp_size,
+            self._placement.description,
+        )
 
     # The decision.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -13,8 +12,6 @@ from sglang_cp.errors import UsageError
 from sglang_cp.weights.attention import with_all_heads
 from sglang_cp.weights.pipeline import WeightPipeline
 from sglang_cp.weights.source import ProcessGroupSource
-
-logger = logging.getLogger(__name__)
 
 _FP8 = (torch.float8_e4m3fn, torch.float8_e4m3fnuz)
 
@@ -39,13 +36,9 @@ class ShardedAttention:
             id(layer): with_all_heads(layer, size, partial(self._pipeline.take, index))
             for index, layer in enumerate(layers)
         }
-        logger.info(
-            "CP attention weights: sharded over %d ranks, shards from %s, %.1f MB of a layer's shards on each rank, "
-            "%.1f MB of buffers",
-            size,
-            source.name,
-            max(self._pipeline.shard_bytes) / 1e6,
-            self._pipeline.buffer_bytes / 1e6,
+        self.description = (
+            f"sharded, from a {source.name}, {max(self._pipeline.shard_bytes) / 1e6:.1f} MB of a layer on each rank, "
+            f"{self._pipeline.buffer_bytes / 1e6:.1f} MB of buffers"
         )
 
     def begin(self) -> None:

@@ -1,9 +1,12 @@
 """What CP cannot serve is refused while the arguments are read, each with one sentence that names the way out."""
 
+import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -46,6 +49,21 @@ print("ANSWERS" + json.dumps(answers))
 """
 
 
+def read_launches(launches, **env):
+    """What SGLang makes of each launch's arguments: the attention CP size, or the error."""
+    run = subprocess.run(
+        [sys.executable, "-c", READER],
+        input=json.dumps(launches),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, **CPU_PLATFORM, **env},
+    )
+    lines = [line for line in run.stdout.splitlines() if line.startswith("ANSWERS")]
+    assert lines, run.stderr[-3000:]
+    return json.loads(lines[0].removeprefix("ANSWERS"))
+
+
 @pytest.fixture(scope="module")
 def answers(checkpoint, tmp_path_factory):
     """What SGLang's own argument handling says to every launch, in one process that loads no weights."""
@@ -64,17 +82,7 @@ def answers(checkpoint, tmp_path_factory):
         name: ["--model-path", str(checkpoint("glm")), "--device", "cpu", *(paths.get(word, word) for word in argv)]
         for name, argv in launches.items()
     }
-    run = subprocess.run(
-        [sys.executable, "-c", READER],
-        input=json.dumps(launches),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={**os.environ, **CPU_PLATFORM},
-    )
-    lines = [line for line in run.stdout.splitlines() if line.startswith("ANSWERS")]
-    assert lines, run.stderr[-3000:]
-    return json.loads(lines[0].removeprefix("ANSWERS"))
+    return read_launches(launches)
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -87,3 +95,43 @@ def test_refused_with_a_sentence(name, answers):
 @pytest.mark.parametrize(("name", "attn_cp_size"), [("sharded", 1), ("tp 8", 1), ("replicated", 2), ("off", 1)])
 def test_attention_tp_is_given_up_for_replicated_weights_only(name, attn_cp_size, answers):
     assert answers[name] == {"attn_cp_size": attn_cp_size}
+
+
+def test_a_missing_package_is_named():
+    """A rank whose environment has the patched SGLang, but not this package."""
+    code = """
+import sys
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "sglang_cp":
+            raise ModuleNotFoundError(f"No module named {name!r}", name="sglang_cp")
+sys.meta_path.insert(0, Missing())
+from sglang.srt.layers.cp_per_batch import make_strategy
+make_strategy(None)
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert (
+        run.stderr.strip()
+        .splitlines()[-1]
+        .startswith(
+            "RuntimeError: --enable-prefill-cp needs the sglang-cp package in the Python environment of every rank"
+        )
+    ), run.stderr
+
+
+def test_an_unpatched_sglang_is_refused_with_the_way_out(checkpoint, tmp_path):
+    installed = Path(importlib.util.find_spec("sglang").origin).parent
+    shutil.copytree(installed, tmp_path / "sglang", ignore=shutil.ignore_patterns("__pycache__"))
+    for info in installed.parent.glob("sglang-*.dist-info"):
+        shutil.copytree(info, tmp_path / info.name)
+    sglang_cp = [sys.executable, "-m", "sglang_cp.cli", "patch"]
+    subprocess.run([*sglang_cp, "revert", "--root", str(tmp_path)], check=True, capture_output=True)
+
+    launches = {
+        "cp": ["--model-path", str(checkpoint("glm")), *CP],
+        "off": ["--model-path", str(checkpoint("glm")), "--tp-size", "2"],
+    }
+    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    answers = read_launches(launches, PYTHONPATH=path)
+    assert "sglang-cp patch apply" in answers["cp"]["error"]
+    assert answers["off"] == {"attn_cp_size": 1}

@@ -1,0 +1,140 @@
+"""Which forwards the strategy deals out, and what it falls back for; with SGLang's own classes around it."""
+
+from types import SimpleNamespace
+
+import pytest
+from sglang.srt.model_executor.forward_batch_info import ForwardMode
+
+from sglang_cp import strategy as strategy_module
+from sglang_cp.extend import CPExtend
+from sglang_cp.layout import TokenLayout
+from sglang_cp.strategy import PerBatchInterleaveStrategy
+
+TP_SIZE = 4
+
+
+def server_args(**changes):
+    features = dict.fromkeys(
+        (
+            "enable_lora",
+            "lora_paths",
+            "enable_two_batch_overlap",
+            "enable_pdmux",
+            "enable_return_routed_experts",
+            "enable_return_indexer_topk",
+            "enable_hisparse",
+        )
+    )
+    return SimpleNamespace(tp_size=TP_SIZE, cp_min_tokens=8, **{**features, **changes})
+
+
+def batch(**changes):
+    fields = {
+        "forward_mode": ForwardMode.EXTEND,
+        "extend_seq_lens_cpu": [3, 5],
+        "seq_lens_cpu": [3, 9],
+        "input_ids": range(8),
+        "global_num_tokens_cpu": None,
+        "can_run_tbo": False,
+        "input_embeds": None,
+        "replace_embeds": None,
+        "attn_cp_metadata": None,
+        "needs_forward_metadata_init": lambda: True,
+    }
+    return SimpleNamespace(**{**fields, **changes})
+
+
+class Placement:
+    description = "a test's"
+
+    def __init__(self, *_):
+        self.begun = 0
+
+    def begin(self):
+        self.begun += 1
+
+
+@pytest.fixture
+def model_runner():
+    return SimpleNamespace(
+        model=None,
+        tp_group=SimpleNamespace(ranks=list(range(TP_SIZE))),
+        device="cpu",
+        model_config=SimpleNamespace(hf_config=SimpleNamespace(index_topk=4)),
+    )
+
+
+@pytest.fixture
+def make(monkeypatch, model_runner):
+    """A function from ServerArgs changes to a strategy on rank 1 of a loaded model."""
+
+    def get(**changes):
+        monkeypatch.setattr(strategy_module, "ShardedAttention", Placement)
+        monkeypatch.setattr(strategy_module, "check_loaded", lambda: None)
+        monkeypatch.setattr(PerBatchInterleaveStrategy, "cp_rank", 1)
+        strategy = PerBatchInterleaveStrategy(server_args(**changes))
+        strategy.on_model_loaded(model_runner)
+        return strategy
+
+    return get
+
+
+def test_a_long_extend_is_dealt_out(make):
+    assert make().can_apply(8, batch())
+    assert make().can_apply(8, batch(forward_mode=ForwardMode.MIXED))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"forward_mode": ForwardMode.DECODE},
+        {"forward_mode": ForwardMode.TARGET_VERIFY},
+        {"forward_mode": ForwardMode.DRAFT_EXTEND_V2},
+        {"forward_mode": ForwardMode.IDLE},
+        {"extend_seq_lens_cpu": [3, 4], "input_ids": range(7)},  # under the threshold
+        {"input_ids": range(12)},  # padded
+        {"global_num_tokens_cpu": [8]},
+        {"can_run_tbo": True},
+        {"input_embeds": object()},
+        {"replace_embeds": object()},
+        {"seq_lens_cpu": None},
+        {"needs_forward_metadata_init": lambda: False},
+    ],
+)
+def test_every_other_forward_is_plain_tp(make, changes):
+    other = batch(**changes)
+    assert not make().can_apply(len(other.input_ids), other)
+    assert not make().blocks_prefill_graph(other)
+
+
+def test_the_decision_stands_once_it_is_on_the_batch(make):
+    decided = batch(
+        attn_cp_metadata=CPExtend(TokenLayout(8, TP_SIZE, 1), None, None), needs_forward_metadata_init=lambda: False
+    )
+    assert make().can_apply(8, decided)
+
+
+@pytest.mark.parametrize("feature", ["enable_lora", "enable_two_batch_overlap", "enable_pdmux", "enable_hisparse"])
+def test_features_without_cp_keep_the_server_on_plain_tp(make, feature):
+    strategy = make(**{feature: True})
+    assert not strategy.can_apply(8, batch())
+    assert not strategy.blocks_prefill_graph(batch())
+
+
+def test_nothing_is_dealt_out_before_the_model_is_loaded():
+    assert not PerBatchInterleaveStrategy(server_args()).can_apply(8, batch())
+
+
+def test_metadata_is_counted_and_starts_the_first_pull(make, monkeypatch):
+    from sglang_cp.counters import Counters
+
+    counters = Counters()
+    monkeypatch.setattr(strategy_module, "COUNTERS", counters)
+    monkeypatch.setattr("sglang.srt.distributed.get_tp_group", lambda: None)
+    strategy = make()
+    extend = strategy.build_metadata(8, [3, 9], [3, 5])
+    assert extend.layout == TokenLayout(8, TP_SIZE, 1)
+    assert extend.per_batch
+    assert strategy._placement.begun == 1
+    # The second request's rows see 5 to 9 keys, more than the top-k of 4.
+    assert counters.as_dict() == {"cp_extends": 1, "cp_rows": 8, "cp_local_rows": 2, "cp_rows_over_topk": 5}
