@@ -14,8 +14,7 @@ GLM_EXACT = ("glm", "float32")
 FEWER_LENGTHS = (3, 33, 65, 257, 1023)
 CASES = [
     *((GLM_EXACT, name) for name in BY_NAME),
-    (("glm", "bfloat16"), "tp2-sharded"),
-    (("glm-index-share", "float32"), "tp2-sharded"),
+    (("glm-index-share", "bfloat16"), "tp2-sharded"),
     (("deepseek-v32", "float32"), "tp4-sharded"),
 ]
 
