@@ -29,11 +29,11 @@ def flash_mla_sparse_fwd(
         raise NotImplementedError("The CPU reference of sparse MLA has no attention sinks and no per-row lengths.")
     rows, heads, width = q.shape
     latents, chosen = kv.flatten(1), indices.squeeze(1)
-    out = torch.zeros(rows, heads, d_v, dtype=q.dtype)
+    out = torch.empty(rows, heads, d_v, dtype=q.dtype)  # every head is written: live or idle
     max_logits = torch.full((rows, heads), -math.inf)
     lse = torch.full((rows, heads), -math.inf)
     # Upstream pads the heads to 64 with zero queries: they attend uniformly, so one of them stands for all.
-    has_query = q.ne(0).any(dim=2).any(dim=0)
+    has_query = q.any(dim=2).any(dim=0)
     live, idle = has_query.nonzero().squeeze(1), has_query.logical_not().nonzero().squeeze(1)
     computed = torch.cat([live, idle[:1]])
     rows_at_a_time = max(1, _MAX_GATHERED_ELEMENTS // max(1, chosen.shape[1] * width))

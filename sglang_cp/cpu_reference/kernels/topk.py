@@ -24,12 +24,13 @@ def select(score: torch.Tensor, starts: torch.Tensor, lengths: torch.Tensor, top
     offered = (column >= starts) & (column < starts + lengths)
     masked = score.masked_fill(~offered, float("-inf"))
     threshold = masked.topk(min(topk, columns), dim=1).values[:, -1:]
-    above, equal = masked > threshold, (masked == threshold) & offered
-    places_left = topk - above.sum(1, keepdim=True)
-    taken = above | (equal & (equal.cumsum(1) <= places_left))
-    taken = torch.where(lengths <= topk, offered, taken)
+    taken = (masked >= threshold) & offered
+    tied = (taken.sum(1) > topk).nonzero().squeeze(1)  # rows whose last places several equal scores compete for
+    above, equal = masked[tied] > threshold[tied], (masked[tied] == threshold[tied]) & offered[tied]
+    taken[tied] = above | (equal & (equal.cumsum(1) <= topk - above.sum(1, keepdim=True)))
     row, selected = taken.nonzero(as_tuple=True)
-    place = taken.cumsum(1)[row, selected] - 1
+    counts = taken.sum(1)
+    place = torch.arange(row.numel()) - (counts.cumsum(0) - counts)[row]
     chosen[row, place] = (selected - starts.squeeze(1)[row]).to(torch.int32)
     return chosen
 
