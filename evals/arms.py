@@ -55,10 +55,10 @@ ARMS = (
     Arm("tp2-off", 2, None),
     # Every extend is dealt out.
     Arm("tp2-sharded", 2, "sharded"),
-    Arm("tp4-sharded", 4, "sharded", mixed=True),
+    Arm("tp4-sharded", 4, "sharded", chunk=512, mixed=True),
     # A request of 601 tokens has a chunk of 512 that is dealt out and a rest that is not.
     Arm("tp2-sharded-256", 2, "sharded", min_tokens=256, chunk=512),
     Arm("tp2-replicated", 2, "replicated"),
-    Arm("tp4-replicated", 4, "replicated"),
+    Arm("tp4-replicated", 4, "replicated", chunk=512),
 )
 """The arms of the parity harness."""

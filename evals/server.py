@@ -115,8 +115,8 @@ def running(spec: ServerSpec, log_dir: Path) -> Iterator[Server]:
     Raises:
         ServerError: if it exits or does not answer in time; the message ends with the log's last lines.
     """
-    log_path = log_dir / f"{spec.name}.log"
     port = _free_port()
+    log_path = log_dir / f"{spec.name}-{port}.log"
     with log_path.open("w") as log:
         process = subprocess.Popen(
             spec.command(port),
