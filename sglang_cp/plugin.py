@@ -6,10 +6,14 @@ SGLang only logs a plugin that fails, so :func:`check_loaded` is asked at start-
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from functools import partial
+from types import TracebackType
 from typing import Any
 
 from sglang_cp.counters import COUNTERS
-from sglang_cp.errors import UsageError
+from sglang_cp.errors import SglangCpError, UsageError
 from sglang_cp.layout import TokenLayout
 
 _CHECKED_ARGS = "sglang.srt.server_args.ServerArgs._handle_legacy_cp_arguments"
@@ -26,6 +30,7 @@ def register() -> None:
     HookRegistry.register(_CHECKED_PROCESS, _check_patched, HookType.BEFORE)
     HookRegistry.register(_INTERNAL_STATE, _add_counters, HookType.AFTER)
     HookRegistry.register(_STATIC_EXTEND, _count_static_extend, HookType.AFTER)
+    sys.excepthook = partial(_one_sentence, sys.excepthook)
 
 
 def check_loaded() -> None:
@@ -38,6 +43,16 @@ def check_loaded() -> None:
             f"SGLang did not load the sglang_cp plugin (not hooked: {', '.join(sorted(missing))}): "
             "name sglang_cp in SGLANG_PLUGINS if that is set, and look for the plugin's error further up in the log."
         )
+
+
+def _one_sentence(
+    otherwise: Callable[..., None], kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+) -> None:
+    """Report an uncaught error of ours as the sentence it is; the exit code stays 1."""
+    if isinstance(error, SglangCpError):
+        print(f"sglang-cp: {error}", file=sys.stderr)
+    else:
+        otherwise(kind, error, traceback)
 
 
 def _check_patched(server_args: Any, *_: Any, **__: Any) -> None:

@@ -97,6 +97,16 @@ def test_attention_tp_is_given_up_for_replicated_weights_only(name, attn_cp_size
     assert answers[name] == {"attn_cp_size": attn_cp_size}
 
 
+def test_a_launch_ends_with_the_sentence_alone(checkpoint):
+    argv, sentence = REFUSED["zigzag"]
+    launch = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(checkpoint("glm")), *argv]
+    run = subprocess.run(launch, capture_output=True, text=True, timeout=120, env={**os.environ, **CPU_PLATFORM})
+    assert run.returncode == 1
+    assert run.stderr.strip().splitlines()[-1].startswith("sglang-cp: --enable-prefill-cp cannot serve this launch.")
+    assert sentence in run.stderr
+    assert "Traceback" not in run.stderr
+
+
 def test_a_missing_package_is_named():
     """A rank whose environment has the patched SGLang, but not this package."""
     code = """
