@@ -1,5 +1,6 @@
 """Real servers on the CPU reference platform, started as seldom as possible: the reference once for each model."""
 
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -42,8 +43,21 @@ def tokens(checkpoint) -> list[int]:
 
 
 @pytest.fixture(scope="session")
-def reference(request, checkpoint, logs):
-    """Plain SGLang, tp 1, CP off; parametrized by (model, dtype)."""
-    model, dtype = request.param
-    with running(reference_spec(checkpoint(model), dtype), logs) as server:
-        yield Reference(server)
+def reference_of(checkpoint, logs):
+    """A function from (model, dtype) to plain SGLang at tp 1 with CP off.
+
+    Asked for the same again, it is the same server with the answers it already gave; asked for another, that one takes
+    its place, so that a test has two servers at most.
+    """
+    with contextlib.ExitStack() as server:
+        current = {}
+
+        def get(model: str, dtype: str) -> Reference:
+            if (model, dtype) not in current:
+                server.close()
+                current.clear()
+                spec = reference_spec(checkpoint(model), dtype)
+                current[model, dtype] = Reference(server.enter_context(running(spec, logs)))
+            return current[model, dtype]
+
+        yield get

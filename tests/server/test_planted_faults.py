@@ -38,9 +38,9 @@ def server(fault_file, checkpoint, logs):
         yield running_server
 
 
-@pytest.mark.parametrize("reference", [("glm", "float32")], indirect=True)
 @pytest.mark.parametrize("fault", ["", *planted_faults.FAULTS])
-def test_harness_sees_the_fault(fault, reference, server, fault_file, tokens):
+def test_harness_sees_the_fault(fault, reference_of, server, fault_file, tokens):
+    reference = reference_of("glm", "float32")
     fault_file.write_text(fault)
     checks = [single(reference, server, slices(tokens, LENGTHS), on=lambda *_: None)]
     result = judge("planted", checks, server.cp_counters(), expect_cp=True, tolerance=MAX_LOGPROB_NATS)
