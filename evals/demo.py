@@ -19,7 +19,7 @@ from evals.answers import Answer, compare
 from evals.arms import Arm
 from evals.parity import MAX_LOGPROB_NATS
 from evals.prompts import TEXT
-from evals.server import Server, ServerError, running
+from evals.server import Server, ServerError, end_on_sigterm, running
 
 NEW_TOKENS = 8
 TP_SIZE = 2
@@ -107,6 +107,7 @@ def main(
     work_dir: Annotated[Path, typer.Option(help="Where the checkpoint and the server logs go.")] = Path(".work/demo"),
 ) -> None:
     """Serve a tiny GLM-5.x checkpoint with CP off and on, and compare the answers."""
+    end_on_sigterm()
     console = Console()
     work_dir.mkdir(parents=True, exist_ok=True)
     model = _checkpoint(work_dir, console)

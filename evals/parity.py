@@ -24,7 +24,7 @@ from rich.table import Table
 from evals.arms import ARMS, Arm, reference_spec
 from evals.checks import CheckResult, Reference, run_checks
 from evals.prompts import tokenize
-from evals.server import Server, ServerError, running
+from evals.server import Server, ServerError, end_on_sigterm, running
 
 MAX_LOGPROB_NATS = 1e-4
 DTYPES = {"exact": "float32", "faithful": "bfloat16"}
@@ -96,18 +96,19 @@ def table(results: list[ArmResult], title: str) -> Table:
 
 
 def main(
-    model: Annotated[Path | None, typer.Option(help="Checkpoint to serve [default: a new tiny one].")] = None,
+    model: Annotated[Path | None, typer.Option(help="Checkpoint to serve; by default a new tiny one.")] = None,
     mode: Annotated[str, typer.Option(help="exact, faithful or both: how the CPU platform stores KV.")] = "both",
     arm: Annotated[
-        list[str] | None, typer.Option(help=f"Arms, of {[arm.name for arm in ARMS]} [default: all].")
+        list[str] | None, typer.Option(help=f"Arms, of {', '.join(arm.name for arm in ARMS)}; by default all.")
     ] = None,
     reference: Annotated[str | None, typer.Option(help="URL of a running reference server.")] = None,
     candidate: Annotated[str | None, typer.Option(help="URL of a running candidate, with --reference.")] = None,
     tolerance: Annotated[float, typer.Option(help="Largest logprob difference, nats.")] = MAX_LOGPROB_NATS,
     output: Annotated[Path | None, typer.Option(help="Write the figures as JSON.")] = None,
-    log_dir: Annotated[Path | None, typer.Option(help="Where server logs go [default: a temporary folder].")] = None,
+    log_dir: Annotated[Path | None, typer.Option(help="Where server logs go; by default a temporary folder.")] = None,
 ) -> None:
     """Compare CP with plain SGLang; exit code 1 if an arm differs, 2 for unusable input."""
+    end_on_sigterm()
     console = Console()
     arms = _chosen(arm)
     if mode not in (*DTYPES, "both"):
@@ -116,6 +117,10 @@ def main(
         _usage("--reference and --candidate go together: give both URLs, or neither to start servers here.")
     if model is not None and not (model / "config.json").is_file():
         _usage(f"{model} holds no model (no config.json).")
+    if not tolerance >= 0:
+        _usage(f"--tolerance {tolerance} is not a difference: give a number of nats of at least 0.")
+    if output is not None and not output.parent.is_dir():
+        _usage(f"--output {output} cannot be written: {output.parent} is not a directory.")
     results: dict[str, list[ArmResult]] = {}
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress, _folder(log_dir) as logs:

@@ -50,16 +50,11 @@ class Server:
 
     def generate(self, **body: Any) -> Any:
         """POST /generate; raises ServerError with the server's own words if it refuses."""
-        response = self._client.post("/generate", json=body)
-        if response.status_code != httpx.codes.OK:
-            raise ServerError(f"{self.name} answered {response.status_code}: {response.text[:500]}")
-        return response.json()
+        return self._call("POST", "/generate", json=body).json()
 
     def completion(self, **body: Any) -> str:
         """POST /v1/completions, greedily: the text."""
-        response = self._client.post("/v1/completions", json={"model": "default", "temperature": 0, **body})
-        if response.status_code != httpx.codes.OK:
-            raise ServerError(f"{self.name} answered {response.status_code}: {response.text[:500]}")
+        response = self._call("POST", "/v1/completions", json={"model": "default", "temperature": 0, **body})
         text: str = response.json()["choices"][0]["text"]
         return text
 
@@ -85,15 +80,11 @@ class Server:
 
         The server refuses while a request runs; one that was just answered may still be winding up.
         """
-        response = self._client.post("/flush_cache", params={"timeout": 60})
-        if response.status_code != httpx.codes.OK:
-            raise ServerError(f"{self.name} did not empty its cache: {response.text[:200]}")
+        self._call("POST", "/flush_cache", params={"timeout": 60})
 
     def info(self) -> dict[str, Any]:
         """The server's arguments and its first scheduler's internal state."""
-        response = self._client.get("/server_info")
-        response.raise_for_status()
-        info: dict[str, Any] = response.json()
+        info: dict[str, Any] = self._call("GET", "/server_info").json()
         return info
 
     def cp_counters(self) -> dict[str, int]:
@@ -106,6 +97,20 @@ class Server:
 
     def close(self) -> None:
         self._client.close()
+
+    def _call(self, method: str, path: str, **content: Any) -> httpx.Response:
+        try:
+            response = self._client.request(method, path, **content)
+        except httpx.HTTPError as error:
+            raise ServerError(f"{self.name} at {self.url} does not answer {path}: {error}") from error
+        if response.status_code != httpx.codes.OK:
+            raise ServerError(f"{self.name} answered {response.status_code} to {path}: {response.text[:500]}")
+        return response
+
+
+def end_on_sigterm() -> None:
+    """Let SIGTERM unwind this process as Ctrl-C does, so that it ends the servers it started. Main thread only."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
 @contextlib.contextmanager

@@ -30,6 +30,11 @@ def register() -> None:
     HookRegistry.register(_CHECKED_PROCESS, _check_patched, HookType.BEFORE)
     HookRegistry.register(_INTERNAL_STATE, _add_counters, HookType.AFTER)
     HookRegistry.register(_STATIC_EXTEND, _count_static_extend, HookType.AFTER)
+    report_in_one_sentence()
+
+
+def report_in_one_sentence() -> None:
+    """Let an uncaught error of ours end this process with its sentence, without a traceback; the exit code stays 1."""
     sys.excepthook = partial(_one_sentence, sys.excepthook)
 
 
@@ -37,18 +42,16 @@ def check_loaded() -> None:
     """Raise UsageError if SGLang did not apply this plugin's hooks in this process."""
     from sglang.srt.plugins.hook_registry import HookRegistry
 
-    missing = {_CHECKED_ARGS, _CHECKED_PROCESS, _INTERNAL_STATE, _STATIC_EXTEND} - HookRegistry._patched
-    if missing:
+    if not {_CHECKED_ARGS, _CHECKED_PROCESS, _INTERNAL_STATE, _STATIC_EXTEND} <= HookRegistry._patched:
         raise UsageError(
-            f"SGLang did not load the sglang_cp plugin (not hooked: {', '.join(sorted(missing))}): "
-            "name sglang_cp in SGLANG_PLUGINS if that is set, and look for the plugin's error further up in the log."
+            "--enable-prefill-cp needs the SGLang plugin sglang_cp, which was not loaded in this process: "
+            "name sglang_cp in SGLANG_PLUGINS if that is set, else look for the plugin's error further up in the log."
         )
 
 
 def _one_sentence(
     otherwise: Callable[..., None], kind: type[BaseException], error: BaseException, traceback: TracebackType | None
 ) -> None:
-    """Report an uncaught error of ours as the sentence it is; the exit code stays 1."""
     if isinstance(error, SglangCpError):
         print(f"sglang-cp: {error}", file=sys.stderr)
     else:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
 from sglang_cp.errors import UsageError
-from sglang_cp.plugin import check_loaded
+from sglang_cp.plugin import check_loaded, report_in_one_sentence
 
 SUPPORTED_MODELS = ("GlmMoeDsaForCausalLM", "DeepseekV32ForCausalLM")
 SUPPORTED_TP_SIZES = (2, 4, 8)
@@ -18,6 +19,7 @@ def check_server_args(server_args: Any) -> None:
     Args:
         server_args: SGLang's ServerArgs after its own resolution.
     """
+    report_in_one_sentence()
     check_loaded()
     problems = list(_problems(server_args))
     if problems:
@@ -49,6 +51,8 @@ def _problems(args: Any) -> Iterator[str]:
             f"{config.num_attention_heads} attention heads cannot be divided among --tp-size {args.tp_size} ranks: "
             "use a --tp-size that divides them."
         )
+    if os.environ.get("SGLANG_ENABLE_CP_V2", "").lower() in ("0", "false", "no", "n"):
+        yield "SGLANG_ENABLE_CP_V2 turns off the runner that CP with sharded weights needs: unset it."
     if args.cp_min_tokens < 1:
         yield f"--cp-min-tokens is {args.cp_min_tokens}: give a number of new tokens of at least 1."
     if args.pp_size > 1:

@@ -49,13 +49,21 @@ def revert(
     ] = False,
 ) -> None:
     """Give SGLang its own files back, byte for byte."""
+    from sglang_cp.errors import PatchStateError
     from sglang_cp.patching import tool
+    from sglang_cp.patching.state import State
     from sglang_cp.patching.tree import open_tree
 
     tree = open_tree(root)
     aside = tool.revert(tree, force)
     if aside is not None:
-        typer.echo(f"The changed files were set aside in {aside}.")
+        typer.echo(f"The changed files were set aside in {aside}; delete it when you need them no longer.")
+    series = _series()
+    if tree.release.partition("+")[0] == series.release:
+        # Without a journal nothing was reverted: are the files upstream's?
+        found = tool.status(tree, series)
+        if found.state is State.EDITED:
+            raise PatchStateError(found.sentence())
     typer.echo(f"{tree.package} is free of patches.")
 
 
@@ -99,7 +107,7 @@ def list_(markdown: Annotated[bool, typer.Option("--markdown", help="As a Markdo
     if markdown:
         typer.echo(register.as_markdown(_series()))
     else:
-        Console().print(register.as_table(_series()))
+        Console().print(register.as_list(_series()))
 
 
 @app.command()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from rich.table import Table
 from rich.text import Text
 
 from sglang_cp.patching.series import Patch, Series
@@ -14,13 +13,14 @@ def _row(patch: Patch, what: str) -> tuple[str, ...]:
     return (patch.name, what, patch.field("Forwarded"), patch.field("Removal"), str(patch.changed_lines))
 
 
-def as_table(series: Series) -> Table:
-    """The register as a table for a terminal; of the descriptions, the first line."""
-    table = Table(*COLUMNS, title=f"Patches on SGLang {series.release}", show_lines=True)
-    table.columns[0].no_wrap = True
+def as_list(series: Series) -> Text:
+    """The register for a terminal of any width: a paragraph a patch; of the descriptions, the first line."""
+    shown = Text(f"Patches on SGLang {series.release}\n", style="bold")
     for patch in series.patches:
-        table.add_row(*(Text(cell) for cell in _row(patch, patch.synopsis)))
-    return table
+        name, what, forwarded, removal, lines = _row(patch, patch.synopsis)
+        shown.append(f"\n{name}", style="bold").append(f"  {lines} lines\n", style="dim")
+        shown.append(f"  {what}\n  Forwarded: {forwarded}\n  Goes {removal}\n", style="not bold")
+    return shown
 
 
 def as_markdown(series: Series) -> str:

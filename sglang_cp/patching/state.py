@@ -27,34 +27,37 @@ class Status:
     state: State
     journal: Journal | None = None
     files: tuple[str, ...] = ()
+    foreign: tuple[str, ...] = ()
+    """Those of ``files`` that upstream does not have at all: no re-installation removes them."""
 
     def sentence(self) -> str:
         """The state and the way out, for the operator."""
-        names, package = ", ".join(self.files), self.tree.package
+        names, package, command = ", ".join(self.files), self.tree.package, self.tree.command
         match self.state:
             case State.APPLIED:
                 return f"The patches are applied to {package} (SGLang {self.tree.release})."
             case State.NOT_APPLIED:
-                return f"The patches are not applied to {package}; run `sglang-cp patch apply`."
+                return f"The patches are not applied to {package}; run {command('apply')}."
             case State.OUTDATED:
                 return (
                     f"Another patch series than that of this sglang-cp is applied to {package}; "
-                    "run `sglang-cp patch apply` to replace it."
+                    f"run {command('apply')} to replace it."
                 )
             case State.HALF_APPLIED:
                 return (
-                    f"The patches are half applied to {package} (without: {names}), as after a killed run; "
-                    "run `sglang-cp patch revert` to go back, or `sglang-cp patch apply` to finish."
+                    f"The patches are half applied to {package} (without: {names}), as after a killed run or a "
+                    f"re-installation; run {command('revert')} to go back, or {command('apply')} to finish."
                 )
             case State.EDITED if self.journal is not None:
                 return (
                     f"These files of {self.tree.root} were changed after they were patched: {names}; undo "
-                    "the changes, or run `sglang-cp patch revert --force`, which sets them aside."
+                    f"the changes, or run {command('revert --force')}, which sets them aside."
                 )
             case State.EDITED:
+                delete = f", and delete {', '.join(self.foreign)}, which SGLang does not have" if self.foreign else ""
                 return (
                     f"These files of {self.tree.root} are not those of SGLang {self.tree.release}: {names}; "
-                    f"{self.tree.way_back}."
+                    f"{self.tree.way_back}{delete}."
                 )
 
 

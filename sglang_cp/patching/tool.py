@@ -24,8 +24,16 @@ def status(tree: Tree, series: Series) -> Status:
     tree.require_release(series.release)
     found = inspect(tree, series.digest)
     if found.state is State.NOT_APPLIED and (files := edited(tree, series, originals(tree, series, found))):
-        return Status(tree, State.EDITED, None, files)
+        return _not_upstreams(tree, series, files)
+    if found.journal is not None:
+        for file in journals.owned(tree, found.journal):
+            journals.read_original(tree, file)  # a patched tree without its backups cannot be reverted: say so now
     return found
+
+
+def _not_upstreams(tree: Tree, series: Series, files: tuple[str, ...]) -> Status:
+    foreign = tuple(path for path in files if path not in series.upstream_paths)
+    return Status(tree, State.EDITED, None, files, foreign)
 
 
 def originals(tree: Tree, series: Series, found: Status) -> Contents:
@@ -76,7 +84,7 @@ def apply(tree: Tree, series: Series) -> bool:
             raise PatchStateError(found.sentence())
         before = originals(tree, series, found)
         if files := edited(tree, series, before):
-            raise PatchStateError(Status(tree, State.EDITED, None, files).sentence())
+            raise PatchStateError(_not_upstreams(tree, series, files).sentence())
         after = patched(series, before)
         changes = (FileChange(path, sha256_hex(before[path]), sha256_hex(after[path])) for path in series.paths)
         changes = (change for change in changes if change.before != change.after)
@@ -129,5 +137,5 @@ def _writing(tree: Tree) -> Iterator[None]:
             yield
         except (OSError, shutil.Error) as error:
             raise UsageError(
-                f"{tree.package} could not be changed ({error}); `sglang-cp patch status` tells its state."
+                f"{tree.package} could not be changed ({error}); {tree.command('status')} tells its state."
             ) from error

@@ -8,6 +8,7 @@ import csv
 import hashlib
 import importlib.metadata
 import importlib.util
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -94,6 +95,11 @@ class Tree:
         if self.record:
             return f"re-install it with `pip install --force-reinstall --no-deps {PACKAGE}=={self.release}`"
         return f"restore them (`git checkout` in a git tree) or re-install SGLang {self.release}"
+
+    def command(self, words: str) -> str:
+        """A patch command as an operator should type it for this tree."""
+        root = "" if installed_root() == self.root else f" --root {shlex.quote(str(self.root))}"
+        return f"`sglang-cp patch {words}{root}`"
 
     @property
     def _dist_info(self) -> Path | None:

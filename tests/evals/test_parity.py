@@ -50,6 +50,9 @@ def test_problems_are_sentences(check, counters, expect_cp, sentence):
         (["--arm", "tp3"], "--arm tp3 is not known: use one of tp2-off"),
         (["--reference", "http://127.0.0.1:1"], "--reference and --candidate go together"),
         (["--model", "/nowhere"], "/nowhere holds no model (no config.json)."),
+        (["--tolerance", "-1"], "--tolerance -1.0 is not a difference"),
+        (["--output", "/nowhere/figures.json"], "/nowhere is not a directory"),
+        (["--reference", "http://127.0.0.1:1", "--candidate", "http://127.0.0.1:1"], "does not answer /server_info"),
     ],
 )
 def test_bad_input_is_refused_before_a_server_starts(arguments, sentence):

@@ -1,6 +1,7 @@
 """Starting and ending servers, with small programs in SGLang's place."""
 
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -52,3 +53,27 @@ def test_a_server_that_dies_is_reported_with_the_end_of_its_log(tmp_path):
         running(spec, tmp_path),
     ):
         pass
+
+
+def test_sigterm_ends_the_servers_that_were_started(tmp_path):
+    """As a CI that runs out of time does."""
+    code = f"""
+import sys, time
+sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+from pathlib import Path
+from evals.server import end_on_sigterm, running
+from tests.evals.test_server import HEALTHY, Program
+end_on_sigterm()
+with running(Program("healthy", Path({str(tmp_path)!r}), (HEALTHY,)), Path({str(tmp_path)!r})):
+    print("up", flush=True)
+    time.sleep(600)
+"""
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "up\n"
+    child = int(next(tmp_path.glob("healthy-*.log")).read_text().split()[1])
+    process.terminate()
+    assert process.wait(30) == 143
+    deadline = time.monotonic() + 10
+    while alive(child) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not alive(child)

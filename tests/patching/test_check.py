@@ -9,7 +9,7 @@ from rich.console import Console
 from sglang_cp.errors import UsageError
 from sglang_cp.patching import tool
 from sglang_cp.patching.check import check, pin_originals
-from sglang_cp.patching.register import as_markdown, as_table
+from sglang_cp.patching.register import as_list, as_markdown
 from sglang_cp.patching.series import ORIGINALS, Series, read_series
 from sglang_cp.patching.tree import Tree
 
@@ -136,5 +136,5 @@ def test_register_shows_every_field_unchanged(tmp_path: Path) -> None:
         "| no: no upstream interface yet | when upstream offers the hook | 2 |",
     ]
     shown = io.StringIO()
-    Console(file=shown, width=300).print(as_table(series))
-    assert "[bold]größer[/bold] a | b call us │" in shown.getvalue()
+    Console(file=shown, width=300).print(as_list(series))
+    assert "  [bold]größer[/bold] a | b call us\n  Forwarded: no: no upstream interface yet" in shown.getvalue()

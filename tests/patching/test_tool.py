@@ -5,6 +5,7 @@ import errno
 import importlib.util
 import os
 import py_compile
+import shlex
 import shutil
 import subprocess
 import sys
@@ -15,10 +16,11 @@ from pathlib import Path
 from py_compile import PycInvalidationMode
 
 import pytest
+from typer.testing import CliRunner
 
 from sglang_cp.errors import PatchStateError, SglangCpError, UsageError
+from sglang_cp.patching import cli, tool
 from sglang_cp.patching import journal as journals
-from sglang_cp.patching import tool
 from sglang_cp.patching.diff import DiffError
 from sglang_cp.patching.series import Series
 from sglang_cp.patching.state import State, inspect
@@ -365,3 +367,29 @@ def test_without_permission_nothing_changes(series: Series, closed: str, message
         with foreign_user(), pytest.raises(UsageError, match=rf"{message}.*Permission denied"):
             tool.apply(tree, series)
         assert snapshot(tree) == before
+
+
+def test_patched_files_without_a_journal_are_not_called_free_of_patches(
+    tree: Tree, series: Series, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool.apply(tree, series)
+    shutil.rmtree(tree.package / journals.JOURNAL)
+    found = tool.status(tree, series)
+    assert found.state is State.EDITED
+    assert "and delete sglang/srt/fresh/new.py, which SGLang does not have." in found.sentence()
+    monkeypatch.setattr(cli, "_series", lambda: series)
+    result = CliRunner().invoke(cli.app, ["revert", "--root", str(tree.root)])
+    assert isinstance(result.exception, PatchStateError)
+    assert "free of patches" not in result.output
+
+
+def test_the_way_out_names_the_tree_it_speaks_of(tree: Tree, series: Series) -> None:
+    command = f"run `sglang-cp patch apply --root {shlex.quote(str(tree.root))}`."
+    assert tool.status(tree, series).sentence().endswith(command)
+
+
+def test_status_tells_when_the_backups_are_gone(tree: Tree, series: Series) -> None:
+    tool.apply(tree, series)
+    shutil.rmtree(tree.package / journals.JOURNAL / "originals")
+    with pytest.raises(PatchStateError, match=r"The backup .* is damaged"):
+        tool.status(tree, series)

@@ -76,7 +76,7 @@ def test_revert_gives_the_bytes_of_the_wheels_record(copy: Tree, real_series: Se
 
 
 def test_start_up_check(copy: Tree, real_series: Series) -> None:
-    with pytest.raises(PatchStateError, match=r"not applied to .*run `sglang-cp patch apply`"):
+    with pytest.raises(PatchStateError, match=r"not applied to .*run `sglang-cp patch apply --root .*`"):
         verify_applied(copy.root)
     tool.apply(copy, real_series)
     start = time.process_time()

@@ -97,13 +97,20 @@ def test_attention_tp_is_given_up_for_replicated_weights_only(name, attn_cp_size
     assert answers[name] == {"attn_cp_size": attn_cp_size}
 
 
-def test_a_launch_ends_with_the_sentence_alone(checkpoint):
-    argv, sentence = REFUSED["zigzag"]
-    launch = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(checkpoint("glm")), *argv]
-    run = subprocess.run(launch, capture_output=True, text=True, timeout=120, env={**os.environ, **CPU_PLATFORM})
+@pytest.mark.parametrize(
+    ("env", "sentence"),
+    [
+        ({"SGLANG_ENABLE_CP_V2": "0"}, "cannot serve this launch. SGLANG_ENABLE_CP_V2 turns off the runner"),
+        ({"SGLANG_PLUGINS": "cpu_reference"}, "needs the SGLang plugin sglang_cp, which was not loaded"),
+    ],
+)
+def test_a_launch_ends_with_the_sentence_alone(env, sentence, checkpoint):
+    launch = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(checkpoint("glm")), *CP]
+    run = subprocess.run(launch, capture_output=True, text=True, timeout=120, env={**os.environ, **CPU_PLATFORM, **env})
     assert run.returncode == 1
-    assert run.stderr.strip().splitlines()[-1].startswith("sglang-cp: --enable-prefill-cp cannot serve this launch.")
-    assert sentence in run.stderr
+    last = run.stderr.strip().splitlines()[-1]
+    assert last.startswith("sglang-cp: --enable-prefill-cp"), last
+    assert sentence in last
     assert "Traceback" not in run.stderr
 
 
