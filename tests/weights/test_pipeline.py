@@ -104,3 +104,10 @@ def test_tensors_in_a_buffer_are_aligned_and_do_not_overlap(layers):
         assert (view == value).all()
     starts = [view.data_ptr() for view in views.values()]
     assert all((start - starts[0]) % 256 == 0 for start in starts)
+
+
+def test_a_layer_out_of_turn_gets_its_own_weights(pipeline, layers):
+    """The pull that is on its way is of another layer: its bytes must not be taken for this one's."""
+    pipeline.begin()
+    expect(pipeline.take(3), layers[3])
+    expect(pipeline.take(4), layers[4])
