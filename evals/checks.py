@@ -71,7 +71,7 @@ def run_checks(
     return [
         single(reference, candidate, singles, on),
         _batch(reference, candidate, slices(tokens, BATCH)),
-        _prefix(reference, candidate, slices(tokens, [601] * len(PREFIXES))),
+        _prefix(reference, candidate, slices(tokens, [300] * len(PREFIXES))),
         _concurrent(reference, candidate, [prompt for prompt in singles if 7 <= len(prompt) <= 1100]),
     ]
 

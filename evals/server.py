@@ -128,7 +128,7 @@ def running(spec: ServerSpec, log_dir: Path) -> Iterator[Server]:
             stdout=log,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
-            env={**os.environ, **spec.env},
+            env={**_inherited(), **spec.env},
             start_new_session=True,
         )
     server = Server(spec.name, f"http://127.0.0.1:{port}")
@@ -138,6 +138,11 @@ def running(spec: ServerSpec, log_dir: Path) -> Iterator[Server]:
     finally:
         server.close()
         _stop(process)
+
+
+def _inherited() -> dict[str, str]:
+    """This process's environment, but servers may cache byte code: a patched SGLang would be compiled at each start."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 def _wait_until_ready(server: Server, process: subprocess.Popen[bytes], log_path: Path) -> None:
