@@ -47,6 +47,17 @@ def reference_spec(model: Path, dtype: str) -> ServerSpec:
     return ServerSpec("reference", model, (*_cpu(dtype), "--disable-radix-cache"), CPU_PLATFORM)
 
 
+def tiny_model(folder: Path) -> Path:
+    """A tiny random GLM-5.x in ``folder``, made unless it is there already."""
+    from sglang_cp.tiny_checkpoint.config import TinyConfig
+    from sglang_cp.tiny_checkpoint.writer import write_tiny_checkpoint
+
+    model = folder / "tiny-glm"
+    if not model.exists():
+        write_tiny_checkpoint(model, TinyConfig())
+    return model
+
+
 def _cpu(dtype: str) -> tuple[str, ...]:
     return ("--device", "cpu", "--dtype", dtype)
 

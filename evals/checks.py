@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from evals.answers import Answer, Difference, compare
 from evals.prompts import BATCH, LENGTHS, PREFIXES, slices
-from evals.server import Server
+from evals.server import Server, ServerError
 
 NEW_TOKENS = 4
 _CONCURRENCY = 8
@@ -38,7 +38,7 @@ def ask(server: Server, prompt: Sequence[int], *, input_logprobs: bool = False) 
     """One prompt, greedily, with logprobs."""
     response = server.generate(
         input_ids=list(prompt),
-        sampling_params=_greedy(),
+        sampling_params=greedy(),
         return_logprob=True,
         logprob_start_len=0 if input_logprobs else -1,
     )
@@ -90,7 +90,7 @@ def _batch(reference: Reference, candidate: Server, prompts: Sequence[Sequence[i
     """All in one call, so that the scheduler prefills several together."""
     candidate.flush_cache()
     responses = candidate.generate(
-        input_ids=[list(prompt) for prompt in prompts], sampling_params=_greedy(), return_logprob=True
+        input_ids=[list(prompt) for prompt in prompts], sampling_params=greedy(), return_logprob=True
     )
     return _result("batch", reference, prompts, [Answer.from_response(response) for response in responses])
 
@@ -103,7 +103,7 @@ def _prefix(reference: Reference, candidate: Server, prompts: Sequence[Sequence[
         ask(candidate, prompt[:prefix])
         answer = ask(candidate, prompt)
         if answer.cached_tokens == 0:
-            raise AssertionError(f"{candidate.name} served a prompt of {len(prompt)} tokens without its cached prefix")
+            raise ServerError(f"{candidate.name} served a prompt of {len(prompt)} tokens without its cached prefix")
         answers.append(answer)
     return _result("prefix", reference, prompts, answers)
 
@@ -130,5 +130,6 @@ def _result(
     return CheckResult(name, len(answers), differing, max(d.max_logprob for d in differences))
 
 
-def _greedy() -> dict[str, object]:
-    return {"temperature": 0, "max_new_tokens": NEW_TOKENS, "ignore_eos": True}
+def greedy(new_tokens: int = NEW_TOKENS) -> dict[str, object]:
+    """Sampling parameters of every comparison: ``new_tokens`` outputs, whatever they are."""
+    return {"temperature": 0, "max_new_tokens": new_tokens, "ignore_eos": True}

@@ -16,7 +16,8 @@ from rich.console import Console
 from rich.table import Table
 
 from evals.answers import Answer, compare
-from evals.arms import Arm
+from evals.arms import Arm, tiny_model
+from evals.checks import greedy
 from evals.parity import MAX_LOGPROB_NATS
 from evals.prompts import TEXT
 from evals.server import Server, ServerError, end_on_sigterm, running
@@ -53,7 +54,7 @@ def timed(server: Server, prompts: list[str]) -> tuple[list[Answer], float]:
     """Answers to prompts sent as one batch, and seconds until the first token of them all."""
     body = {
         "text": prompts if len(prompts) > 1 else prompts[0],
-        "sampling_params": {"temperature": 0, "max_new_tokens": NEW_TOKENS, "ignore_eos": True},
+        "sampling_params": greedy(NEW_TOKENS),
         "return_logprob": True,
         "logprob_start_len": 0,
     }
@@ -110,7 +111,8 @@ def main(
     end_on_sigterm()
     console = Console()
     work_dir.mkdir(parents=True, exist_ok=True)
-    model = _checkpoint(work_dir, console)
+    console.print("Making a tiny GLM-5.x checkpoint ...")
+    model = tiny_model(work_dir)
     text = TEXT.read_text(encoding="utf-8")
     prompts = [text[start : start + length] for start, length in PROMPTS]
     rows = []
@@ -142,17 +144,6 @@ def main(
         console.print(f"[red]{' '.join(problems)} Logs: {work_dir}")
         raise typer.Exit(1)
     console.print("[green]CP off and CP on agree.")
-
-
-def _checkpoint(work_dir: Path, console: Console) -> Path:
-    from sglang_cp.tiny_checkpoint.config import TinyConfig
-    from sglang_cp.tiny_checkpoint.writer import write_tiny_checkpoint
-
-    model = work_dir / "tiny-glm"
-    if not model.exists():
-        console.print("Writing a tiny GLM-5.x checkpoint ...")
-        write_tiny_checkpoint(model, TinyConfig())
-    return model
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from evals.arms import ARMS, Arm, reference_spec
+from evals.arms import ARMS, Arm, reference_spec, tiny_model
 from evals.checks import CheckResult, Reference, run_checks
 from evals.prompts import tokenize
 from evals.server import Server, ServerError, end_on_sigterm, running
@@ -128,7 +128,7 @@ def main(
             if reference is not None and candidate is not None:
                 results["given"] = _given(reference, candidate, tolerance, progress)
             else:
-                checkpoint = model or _tiny(logs)
+                checkpoint = model or tiny_model(logs)
                 for name in DTYPES if mode == "both" else [mode]:
                     results[name] = _started(checkpoint, DTYPES[name], arms, logs, tolerance, progress)
         except ServerError as error:
@@ -197,15 +197,6 @@ def _chosen(names: list[str] | None) -> list[Arm]:
 def _usage(sentence: str) -> None:
     Console(stderr=True).print(f"[red]{sentence}")
     raise typer.Exit(2)
-
-
-def _tiny(folder: Path) -> Path:
-    from sglang_cp.tiny_checkpoint.config import TinyConfig
-    from sglang_cp.tiny_checkpoint.writer import write_tiny_checkpoint
-
-    checkpoint = folder / "tiny"
-    write_tiny_checkpoint(checkpoint, TinyConfig())
-    return checkpoint
 
 
 @contextlib.contextmanager

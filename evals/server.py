@@ -37,7 +37,9 @@ class ServerSpec:
 
     def command(self, port: int) -> list[str]:
         launch = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(self.model)]
-        return [*launch, "--host", "127.0.0.1", "--port", str(port), *self.args]
+        # SGLang would take the ranks' port from the ephemeral range, where a client's connection may be sitting on it.
+        ports = ["--port", str(port), "--nccl-port", str(_free_port())]
+        return [*launch, "--host", "127.0.0.1", *ports, *self.args]
 
 
 class Server:
@@ -62,10 +64,9 @@ class Server:
         """POST /generate, streamed: the whole answer of each prompt, and seconds until the first token of any."""
         started, first = time.perf_counter(), None
         last: dict[int, Any] = {}
-        with self._client.stream("POST", "/generate", json={**body, "stream": True}) as response:
-            if response.status_code != httpx.codes.OK:
-                response.read()
-                raise ServerError(f"{self.name} answered {response.status_code}: {response.text[:500]}")
+        path = "/generate"
+        with self._answering(path), self._client.stream("POST", path, json={**body, "stream": True}) as response:
+            self._require_ok(response, path)
             for line in response.iter_lines():
                 if line.startswith("data:") and "[DONE]" not in line:
                     first = first or time.perf_counter() - started
@@ -99,13 +100,22 @@ class Server:
         self._client.close()
 
     def _call(self, method: str, path: str, **content: Any) -> httpx.Response:
-        try:
+        with self._answering(path):
             response = self._client.request(method, path, **content)
+        self._require_ok(response, path)
+        return response
+
+    @contextlib.contextmanager
+    def _answering(self, path: str) -> Iterator[None]:
+        try:
+            yield
         except httpx.HTTPError as error:
             raise ServerError(f"{self.name} at {self.url} does not answer {path}: {error}") from error
+
+    def _require_ok(self, response: httpx.Response, path: str) -> None:
         if response.status_code != httpx.codes.OK:
+            response.read()
             raise ServerError(f"{self.name} answered {response.status_code} to {path}: {response.text[:500]}")
-        return response
 
 
 def end_on_sigterm() -> None:
@@ -158,15 +168,12 @@ def _wait_until_ready(server: Server, process: subprocess.Popen[bytes], log_path
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End the process group: politely first, then for certain."""
+    """End the process group: politely first, then for certain, for a rank may outlive the leader."""
     for sig in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, sig)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_STOP_TIMEOUT_S)
-    # The leader is gone, yet a rank may linger in the group.
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _tail(log_path: Path, lines: int = 30) -> str:
