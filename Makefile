@@ -3,8 +3,8 @@ SHELL := /bin/bash
 VENV ?= .venv
 BIN := $(VENV)/bin
 # The first interpreter that SGLang's release supports.
-PYTHON ?= $(shell for p in python3 python3.12 python3.11; do \
-	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null && { echo $$p; break; }; done)
+PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.10; do \
+	$$p -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null && { echo $$p; break; }; done)
 # Re-install when the pins change, or when an environment outside this checkout was last used by another one.
 KEY := $(shell { cat UPSTREAM pyproject.toml; echo $(CURDIR); } | sha256sum | cut -c1-16)
 INSTALLED := $(VENV)/.sglang-cp-$(KEY)
@@ -29,7 +29,7 @@ install: $(INSTALLED)
 	@$(BIN)/sglang-cp patch apply
 
 $(INSTALLED):
-	@test -n "$(PYTHON)" || { echo "Python 3.11 or 3.12 is needed: install one, or pass PYTHON=/path/to/it." >&2; exit 1; }
+	@test -n "$(PYTHON)" || { echo "Python 3.10 to 3.12 is needed: install one, or pass PYTHON=/path/to/it." >&2; exit 1; }
 	@echo "Installing SGLang with all its pins into $(VENV): about 4 minutes and 11 GB the first time."
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from evals.server import ServerSpec
+from sglang_cp.tiny_checkpoint.config import TinyConfig
+from sglang_cp.tiny_checkpoint.writer import write_tiny_checkpoint
 
 CPU_PLATFORM = {"SGLANG_PLATFORM": "cpu_reference", "OMP_NUM_THREADS": "1"}
 """Without a GPU. The thread count keeps ranks of several servers from waiting for each other."""
@@ -20,6 +22,7 @@ class Arm:
         tp_size: ranks.
         cp_weights: ``sharded``, ``replicated``, or None for CP off.
         min_tokens: ``--cp-min-tokens``.
+        shard_source: ``--cp-shard-source``.
         chunk: ``--chunked-prefill-size`` in tokens.
         mixed: prefill and decode in one batch (``--enable-mixed-chunk``).
     """
@@ -28,6 +31,7 @@ class Arm:
     tp_size: int
     cp_weights: str | None
     min_tokens: int = 2
+    shard_source: str = "auto"
     chunk: int = 128
     mixed: bool = False
 
@@ -36,7 +40,7 @@ class Arm:
         if self.cp_weights:
             args += ["--enable-prefill-cp", "--cp-strategy", "interleave", "--cp-attn-weights", self.cp_weights]
         if self.cp_weights == "sharded":
-            args += ["--cp-min-tokens", str(self.min_tokens)]
+            args += ["--cp-min-tokens", str(self.min_tokens), "--cp-shard-source", self.shard_source]
         if self.mixed:
             args += ["--enable-mixed-chunk"]
         return ServerSpec(self.name, model, (*_cpu(dtype), *args), CPU_PLATFORM)
@@ -47,15 +51,20 @@ def reference_spec(model: Path, dtype: str) -> ServerSpec:
     return ServerSpec("reference", model, (*_cpu(dtype), "--disable-radix-cache"), CPU_PLATFORM)
 
 
-def tiny_model(folder: Path) -> Path:
+def tiny_model(folder: Path, config: TinyConfig | None = None) -> Path:
     """A tiny random GLM-5.x in ``folder``, made unless it is there already."""
-    from sglang_cp.tiny_checkpoint.config import TinyConfig
-    from sglang_cp.tiny_checkpoint.writer import write_tiny_checkpoint
-
-    model = folder / "tiny-glm"
+    config = config or TinyConfig()
+    model = folder / f"tiny-{config.arch}-{config.layers}-layers-{config.heads}-heads"
     if not model.exists():
-        write_tiny_checkpoint(model, TinyConfig())
+        write_tiny_checkpoint(model, config)
     return model
+
+
+def with_nominal_memory(spec: ServerSpec, memory_mib: int) -> ServerSpec:
+    """``spec`` with the KV pool that fits into CPU ranks of ``memory_mib`` each, in place of a fixed one."""
+    as_many_as_fit = ("--max-total-tokens", str(1 << 30))
+    env = {**spec.env, "SGLANG_CP_CPU_MEMORY_MIB": str(memory_mib)}
+    return replace(spec, args=(*spec.args, *as_many_as_fit), env=env)
 
 
 def _cpu(dtype: str) -> tuple[str, ...]:
@@ -66,7 +75,7 @@ ARMS = (
     Arm("tp2-off", 2, None),
     # Every extend is dealt out.
     Arm("tp2-sharded", 2, "sharded"),
-    Arm("tp4-sharded", 4, "sharded", chunk=512, mixed=True),
+    Arm("tp4-sharded", 4, "sharded", shard_source="symmetric-memory", chunk=512, mixed=True),
     # A request of 601 tokens has a chunk of 512 that is dealt out and a rest that is not.
     Arm("tp2-sharded-256", 2, "sharded", min_tokens=256, chunk=512),
     Arm("tp2-replicated", 2, "replicated"),

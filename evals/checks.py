@@ -70,7 +70,7 @@ def run_checks(
     singles = slices(tokens, lengths)
     return [
         single(reference, candidate, singles, on),
-        _batch(reference, candidate, slices(tokens, BATCH)),
+        batch(reference, candidate, slices(tokens, BATCH)),
         _prefix(reference, candidate, slices(tokens, [300] * len(PREFIXES))),
         _concurrent(reference, candidate, [prompt for prompt in singles if 7 <= len(prompt) <= 1100]),
     ]
@@ -86,7 +86,7 @@ def single(reference: Reference, candidate: Server, prompts: Sequence[Sequence[i
     return _result("single", reference, prompts, answers)
 
 
-def _batch(reference: Reference, candidate: Server, prompts: Sequence[Sequence[int]]) -> CheckResult:
+def batch(reference: Reference, candidate: Server, prompts: Sequence[Sequence[int]]) -> CheckResult:
     """All in one call, so that the scheduler prefills several together."""
     candidate.flush_cache()
     responses = candidate.generate(

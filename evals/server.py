@@ -83,6 +83,10 @@ class Server:
         """
         self._call("POST", "/flush_cache", params={"timeout": 60})
 
+    def update_weights(self, model: Path) -> None:
+        """Replace the weights by those of another checkpoint, while the server serves."""
+        self._call("POST", "/update_weights_from_disk", json={"model_path": str(model)})
+
     def info(self) -> dict[str, Any]:
         """The server's arguments and its first scheduler's internal state."""
         info: dict[str, Any] = self._call("GET", "/server_info").json()

@@ -94,6 +94,10 @@ class CPExtend:
 
     # Attention weights.
 
+    def all_heads(self, local_heads: int) -> int:
+        """Heads that a row of this batch has, of which plain TP gives each rank ``local_heads``."""
+        return local_heads * self.layout.size
+
     def attention(self, layer: Any) -> Any:
         """The attention module with all heads for upstream's ``layer``."""
         return self._placement.attention(layer)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from sglang_cp.compat import tomllib
 from sglang_cp.errors import UsageError
 
 _PACKAGE_DIR = Path(__file__).resolve().parent

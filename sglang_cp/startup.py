@@ -21,12 +21,13 @@ def check_server_args(server_args: Any) -> None:
     """
     report_in_one_sentence()
     check_loaded()
-    problems = list(_problems(server_args))
+    problems = list(launch_problems(server_args))
     if problems:
         raise UsageError("--enable-prefill-cp cannot serve this launch. " + " ".join(problems))
 
 
-def _problems(args: Any) -> Iterator[str]:
+def launch_problems(args: Any) -> Iterator[str]:
+    """A sentence for each thing that CP with sharded weights cannot serve. ``args``: SGLang's ServerArgs, resolved."""
     replicated = "or --cp-attn-weights replicated for upstream's own CP"
     if args.cp_strategy is None:
         yield "--enable-prefill-cp needs --cp-strategy interleave."
@@ -55,6 +56,14 @@ def _problems(args: Any) -> Iterator[str]:
         yield "SGLANG_ENABLE_CP_V2 turns off the runner that CP with sharded weights needs: unset it."
     if args.cp_min_tokens < 1:
         yield f"--cp-min-tokens is {args.cp_min_tokens}: give a number of new tokens of at least 1."
+    if args.cp_shard_source == "symmetric-memory":
+        if args.enable_memory_saver:
+            yield (
+                "--enable-memory-saver must be able to free the weights, and cannot free symmetric memory: "
+                "leave --cp-shard-source at auto."
+            )
+        if args.nnodes > 1:
+            yield f"--nnodes {args.nnodes}: symmetric memory ends at the host, leave --cp-shard-source at auto."
     if args.pp_size > 1:
         yield f"--pp-size {args.pp_size}: pipeline parallelism is not supported with CP, use --pp-size 1."
     view = args._resolved()

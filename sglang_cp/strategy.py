@@ -7,18 +7,23 @@ that ``can_apply`` accepts: ``build_metadata`` before the attention backend plan
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from typing import Any
 
+import torch
+from sglang.srt.constants import GPU_MEMORY_TYPE_WEIGHTS
 from sglang.srt.layers.cp.base import ContextParallelStrategy, ContextParallelStrategyKind
 from sglang.srt.runtime_context import get_parallel
 
+from sglang_cp import agreement
 from sglang_cp.counters import COUNTERS
 from sglang_cp.decision import Decision, Policy
 from sglang_cp.extend import CPExtend
 from sglang_cp.layout import TokenLayout
 from sglang_cp.plugin import check_loaded
 from sglang_cp.startup import plain_tp_reasons
+from sglang_cp.weights.choice import SourceKind
 from sglang_cp.weights.placement import ShardedAttention
 
 logger = logging.getLogger(__name__)
@@ -34,7 +39,9 @@ class PerBatchInterleaveStrategy(ContextParallelStrategy):
         super().__init__(cp_size=server_args.tp_size)
         self._policy = Policy(size=server_args.tp_size, min_tokens=server_args.cp_min_tokens)
         self._plain_tp_reasons = plain_tp_reasons(server_args)
+        self._source_kind = SourceKind(server_args.cp_shard_source)
         self._placement: ShardedAttention | None = None
+        self._agreement: agreement.AgreementCheck | None = None
         self._index_topk = 0
 
     @property
@@ -49,14 +56,34 @@ class PerBatchInterleaveStrategy(ContextParallelStrategy):
         if self._plain_tp_reasons:
             log("CP: every extend of this server runs as plain TP, because of %s", ", ".join(self._plain_tp_reasons))
             return
-        self._placement = ShardedAttention(model_runner.model, model_runner.tp_group.ranks, model_runner.device)
+        self._placement = ShardedAttention(
+            model_runner.model,
+            model_runner.tp_group.cpu_group,
+            _device(model_runner),
+            source=self._source_kind,
+            memory_saver=_memory_saver(model_runner),
+        )
+        if agreement.requested():
+            self._agreement = agreement.AgreementCheck(model_runner.tp_group.ranks)
         self._index_topk = int(model_runner.model_config.hf_config.index_topk)
         log(
-            "CP: extends of at least %s new tokens are dealt to %d ranks; attention weights: %s",
+            "CP: extends of at least %s new tokens are dealt to %d ranks; attention weights: sharded, from %s, "
+            "%.1f MB of a layer on each rank, %.1f MB of buffers",
             f"{self._policy.min_tokens:,}",
             self.cp_size,
-            self._placement.description,
+            self._placement.source_name,
+            self._placement.shard_bytes / 1e6,
+            self._placement.buffer_bytes / 1e6,
         )
+
+    @property
+    def placement(self) -> ShardedAttention | None:
+        """Where the attention weights of all heads come from; None until the model is loaded, or without CP."""
+        return self._placement
+
+    def weights_change(self) -> contextlib.AbstractContextManager[None]:
+        """Put around a change of the model's weights on every rank, so that no rank pulls a half-changed layer."""
+        return self._placement.weights_change() if self._placement else contextlib.nullcontext()
 
     # The decision.
 
@@ -72,6 +99,13 @@ class PerBatchInterleaveStrategy(ContextParallelStrategy):
             return Decision(False, "CP is off")
         if not forward_batch.forward_mode.is_context_parallel_extend():
             return Decision(False, "not an extend")
+        decision = self._decide_extend(num_tokens, forward_batch)
+        if self._agreement:
+            mode = "CP" if decision.context_parallel else "plain TP"
+            self._agreement.check(f"{mode} ({decision.reason}) for new tokens {forward_batch.extend_seq_lens_cpu}")
+        return decision
+
+    def _decide_extend(self, num_tokens: int, forward_batch: Any) -> Decision:
         extend_lens = forward_batch.extend_seq_lens_cpu
         if extend_lens is None or forward_batch.seq_lens_cpu is None:
             return Decision(False, "lengths are not known on the host")
@@ -124,3 +158,18 @@ class PerBatchInterleaveStrategy(ContextParallelStrategy):
 
     def materialize_full_kv(self, *args: Any, **kwargs: Any) -> None:
         raise NotImplementedError("MLA's latents are gathered before the DSA backend stores them")
+
+
+def _device(model_runner: Any) -> torch.device:
+    """The runner's device with its index."""
+    return (
+        torch.device("cpu") if model_runner.device == "cpu" else torch.device(model_runner.device, model_runner.gpu_id)
+    )
+
+
+def _memory_saver(model_runner: Any) -> contextlib.AbstractContextManager[Any] | None:
+    """With ``--enable-memory-saver``: the region whose memory goes when the server releases its weights."""
+    if not model_runner.server_args.enable_memory_saver:
+        return None
+    region: contextlib.AbstractContextManager[Any] = model_runner.memory_saver_adapter.region(GPU_MEMORY_TYPE_WEIGHTS)
+    return region

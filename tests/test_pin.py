@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 import re
-import tomllib
 from pathlib import Path
 
 import pytest
+import tomllib
 
 from sglang_cp import pin
 from sglang_cp.errors import UsageError
@@ -25,9 +25,9 @@ def test_pyproject_installs_the_pinned_release() -> None:
 
 def test_the_pin_has_a_wheel_for_every_supported_python() -> None:
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
-    assert project["requires-python"] == ">=3.11,<3.13"
+    assert project["requires-python"] == ">=3.10,<3.13"
     wheels = pin.read_pin().wheel_sha256
-    assert set(wheels) == {"cp311", "cp312"}
+    assert set(wheels) == {"cp310", "cp311", "cp312"}
     assert all(re.fullmatch("[0-9a-f]{64}", digest) for digest in wheels.values())
 
 

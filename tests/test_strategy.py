@@ -1,8 +1,10 @@
 """Which forwards the strategy deals out, and what it falls back for; with SGLang's own classes around it."""
 
+import contextlib
 from types import SimpleNamespace
 
 import pytest
+import torch
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
 from sglang_cp import strategy as strategy_module
@@ -25,7 +27,8 @@ def server_args(**changes):
             "enable_hisparse",
         )
     )
-    return SimpleNamespace(tp_size=TP_SIZE, cp_min_tokens=8, **{**features, **changes})
+    settings = {"tp_size": TP_SIZE, "cp_min_tokens": 8, "cp_shard_source": "auto"}
+    return SimpleNamespace(**{**settings, **features, **changes})
 
 
 def batch(**changes):
@@ -45,9 +48,10 @@ def batch(**changes):
 
 
 class Placement:
-    description = "a test's"
+    source_name, shard_bytes, buffer_bytes = "a test's", 1, 2
 
-    def __init__(self, *_):
+    def __init__(self, model, group, device, **kwargs):
+        self.device, self.kwargs = device, kwargs
         self.begun = 0
 
     def begin(self):
@@ -58,8 +62,11 @@ class Placement:
 def model_runner():
     return SimpleNamespace(
         model=None,
-        tp_group=SimpleNamespace(ranks=list(range(TP_SIZE))),
+        tp_group=SimpleNamespace(ranks=list(range(TP_SIZE)), cpu_group="the ranks' CPU group"),
         device="cpu",
+        gpu_id=3,
+        server_args=SimpleNamespace(enable_memory_saver=False),
+        memory_saver_adapter=SimpleNamespace(region=lambda tag: contextlib.nullcontext(tag)),
         model_config=SimpleNamespace(hf_config=SimpleNamespace(index_topk=4)),
     )
 
@@ -138,3 +145,28 @@ def test_metadata_is_counted_and_starts_the_first_pull(make, monkeypatch):
     assert strategy._placement.begun == 1
     # The second request's rows see 5 to 9 keys, more than the top-k of 4.
     assert counters.as_dict() == {"cp_extends": 1, "cp_rows": 8, "cp_local_rows": 2, "cp_rows_over_topk": 5}
+
+
+def test_the_weights_stay_on_their_own_gpu(make, model_runner):
+    model_runner.device = "cuda"
+    assert make(cp_shard_source="process-group")._placement.device == torch.device("cuda", 3)
+
+
+def test_a_server_that_can_release_its_weights_releases_the_buffers_with_them(make, model_runner):
+    assert make()._placement.kwargs["memory_saver"] is None
+    model_runner.server_args.enable_memory_saver = True
+    with make()._placement.kwargs["memory_saver"] as tag:
+        assert tag == "weights"
+
+
+def test_the_agreement_check_hears_of_every_extend_and_of_nothing_else(make, monkeypatch):
+    said = []
+    monkeypatch.setenv("SGLANG_CP_CHECK_AGREEMENT", "1")
+    monkeypatch.setattr(
+        strategy_module.agreement, "AgreementCheck", lambda ranks: SimpleNamespace(check=lambda what: said.append(what))
+    )
+    strategy = make()
+    strategy.can_apply(8, batch())
+    strategy.can_apply(12, batch(input_ids=range(12)))
+    strategy.can_apply(2, batch(forward_mode=ForwardMode.DECODE))
+    assert said == ["CP (8 >= 8) for new tokens [3, 5]", "plain TP (padded batch) for new tokens [3, 5]"]

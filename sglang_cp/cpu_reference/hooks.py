@@ -15,15 +15,18 @@ import enum
 from dataclasses import dataclass
 from typing import Any
 
-from sglang_cp.cpu_reference import shims
+from sglang_cp.cpu_reference import memory, shims
 from sglang_cp.cpu_reference.kernels import (
     dense,
+    fp8,
     fused_indexer,
     hadamard,
     index_pages,
     launch,
+    mxfp4,
     quant,
     scoring,
+    symmetric_memory,
     topk,
 )
 
@@ -32,6 +35,8 @@ _DSA = "sglang.srt.layers.attention.dsa."
 _INDEXER = _DSA + "dsa_indexer."
 _BACKEND = "sglang.srt.layers.attention.dsa_backend."
 _POOL = "sglang.srt.mem_cache."
+_QUANT = "sglang.srt.layers.quantization."
+_MXFP4 = "sglang.srt.layers.quantization.quark.schemes.quark_w4a4_mxfp4."
 
 
 class How(enum.Enum):
@@ -127,6 +132,50 @@ REPLACEMENTS: tuple[Replacement, ...] = (
         "keeps a rank's part of the experts' sum in float64",
     ),
     Replacement(_SRT + "layers.layernorm.RMSNorm.forward_native", dense.rms_norm, "rounds a complete sum", How.AROUND),
+    # Quantized linear layers: block FP8, Quark FP8 with a scale for each channel, Quark MXFP4.
+    Replacement(_QUANT + "fp8_kernel.per_token_group_quant_fp8", fp8.per_token_group_quant_fp8, "Triton"),
+    Replacement(_QUANT + "fp8_kernel.w8a8_block_fp8_matmul_triton", fp8.w8a8_block_fp8_matmul_triton, "Triton"),
+    Replacement(_QUANT + "fp8_kernel.scaled_fp8_quant", fp8.scaled_fp8_quant, "JIT CUDA"),
+    Replacement(
+        _QUANT + "fp8_utils._apply_fallback_scaled_mm",
+        fp8.apply_fallback_scaled_mm,
+        "torch._scaled_mm, whose sums depend on the number of rows",
+    ),
+    Replacement(_MXFP4 + "dynamic_mxfp4_quant", mxfp4.dynamic_mxfp4_quant, "aiter; imported on ROCm only", How.ADD),
+    Replacement(_MXFP4 + "gemm_afp4wfp4", mxfp4.gemm_afp4wfp4, "aiter; imported on ROCm only", How.ADD),
+    Replacement(
+        _MXFP4 + "gemm_afp4wfp4_pre_quant", mxfp4.gemm_afp4wfp4_pre_quant, "aiter; imported on ROCm only", How.ADD
+    ),
+    Replacement(
+        _QUANT + "fp8.Fp8LinearMethod.apply", dense.apply_quantized_linear, "as for unquantized layers", How.AROUND
+    ),
+    Replacement(
+        _QUANT + "quark.quark.QuarkLinearMethod.apply",
+        dense.apply_quantized_linear,
+        "as for unquantized layers",
+        How.AROUND,
+    ),
+    Replacement(
+        _MXFP4 + "QuarkW4A4MXFP4.apply_weights", dense.apply_mxfp4_linear, "as for unquantized layers", How.AROUND
+    ),
+    Replacement(
+        _QUANT + "quark.quark.get_device_capability",
+        shims.hopper_capability,
+        "Quark asks whether the GPU has FP8",
+        How.BIND,
+    ),
+    Replacement(
+        _SRT + "models.deepseek_common.deepseek_weight_loader._is_cuda",
+        True,
+        "block FP8 kv_b_proj becomes BF16, as on CUDA",
+        How.BIND,
+    ),
+    Replacement(
+        _SRT + "models.deepseek_common.attention_forward_methods.forward_mla._is_cpu",
+        True,
+        "FP8 w_kc and w_vc: as upstream multiplies them on ROCm; its CUDA kernel scales a whole batch",
+        How.BIND,
+    ),
     # Top-k and page tables.
     Replacement("sglang.jit_kernel.dsv4.topk.plan_topk_v2", topk.plan_topk_v2, "JIT CUDA"),
     Replacement("sglang.jit_kernel.dsv4.topk.topk_transform_512_v2", topk.topk_transform_512_v2, "JIT CUDA"),
@@ -154,7 +203,15 @@ REPLACEMENTS: tuple[Replacement, ...] = (
     Replacement(
         _SRT + "utils.common.support_triton", shims.no, "positions and cache indices: upstream's own torch twins"
     ),
-    # Devices, threads, process groups.
+    # Devices, memory, threads, process groups.
+    Replacement(
+        _SRT + "utils.common.get_available_gpu_memory",
+        memory.available_memory,
+        "the host's free memory moves; a nominal device's does not",
+        How.AROUND,
+    ),
+    Replacement("torch.distributed._symmetric_memory.empty", symmetric_memory.empty, "GPU only", How.BIND),
+    Replacement("torch.distributed._symmetric_memory.rendezvous", symmetric_memory.rendezvous, "GPU only", How.BIND),
     Replacement(
         _SRT + "server_args.ServerArgs._handle_cpu_backends",
         shims.handle_cpu_backends,

@@ -8,6 +8,7 @@ import os
 PLATFORM_NAME = "cpu_reference"
 _PLATFORM_VARIABLE = "SGLANG_PLATFORM"
 _MODE_VARIABLE = "SGLANG_CP_CPU_MODE"
+_MEMORY_VARIABLE = "SGLANG_CP_CPU_MEMORY_MIB"
 
 
 class Mode(enum.Enum):
@@ -81,3 +82,16 @@ def publish_mode(mode: Mode) -> None:
 def mode() -> Mode:
     """The resolved mode, as the kernels see it."""
     return requested_mode() or Mode.FAITHFUL
+
+
+def nominal_memory_bytes() -> int | None:
+    """Memory that each rank's nominal device has; None leaves it to the host's.
+
+    Raises SettingsError for what is not a positive whole number.
+    """
+    given = os.environ.get(_MEMORY_VARIABLE, "")
+    if not given:
+        return None
+    if not given.isdecimal() or int(given) == 0:
+        raise SettingsError(f"{_MEMORY_VARIABLE}={given!r} is not a positive number of MiB: give one, or unset it.")
+    return int(given) << 20

@@ -1,6 +1,5 @@
 """The command `sglang-cp tiny-checkpoint DIR`."""
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -8,6 +7,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from sglang_cp.compat import StrEnum
 from sglang_cp.tiny_checkpoint.config import TinyConfig
 from sglang_cp.tiny_checkpoint.writer import write_tiny_checkpoint
 
@@ -28,6 +28,15 @@ class DtypeChoice(StrEnum):
     bfloat16 = "bfloat16"
 
 
+class AttnQuantChoice(StrEnum):
+    """Formats that attention weights can be stored in."""
+
+    none = "none"
+    block_fp8 = "block-fp8"
+    quark_fp8 = "quark-fp8"
+    mxfp4 = "mxfp4"
+
+
 def tiny_checkpoint(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where to write the checkpoint.")],
     arch: Annotated[ArchChoice, typer.Option(help="Model architecture.")] = ArchChoice.glm,
@@ -35,7 +44,9 @@ def tiny_checkpoint(
     dense_layers: Annotated[int, typer.Option(help="Leading layers whose FFN is dense.")] = _DEFAULT.dense_layers,
     hidden: Annotated[int, typer.Option(help="Width of the residual stream.")] = _DEFAULT.hidden,
     heads: Annotated[int, typer.Option(help="Attention heads; --tp-size must divide them.")] = _DEFAULT.heads,
-    q_lora_rank: Annotated[int, typer.Option(help="Width of the query latent.")] = _DEFAULT.q_lora_rank,
+    q_lora_rank: Annotated[
+        int | None, typer.Option(help="Width of the query latent; by default what --attn-quant needs.")
+    ] = None,
     index_topk: Annotated[int, typer.Option(help="Keys that a query attends to.")] = _DEFAULT.index_topk,
     index_heads: Annotated[int, typer.Option(help="Heads of the lightning indexer.")] = _DEFAULT.index_heads,
     index_share: Annotated[
@@ -50,17 +61,20 @@ def tiny_checkpoint(
     ] = _DEFAULT.experts_per_token,
     max_positions: Annotated[int, typer.Option(help="Longest context, in tokens.")] = _DEFAULT.max_positions,
     dtype: Annotated[DtypeChoice, typer.Option(help="Type of the stored weights.")] = DtypeChoice.bfloat16,
+    attn_quant: Annotated[
+        AttnQuantChoice, typer.Option(help="Format of the attention weights; wider heads where it needs them.")
+    ] = AttnQuantChoice.none,
     seed: Annotated[int, typer.Option(help="Another seed, other weights.")] = _DEFAULT.seed,
     force: Annotated[bool, typer.Option("--force", help="Replace a tiny checkpoint that DIR holds.")] = False,
 ) -> None:
     """Write a random GLM-5.x or DeepSeek V3.2 checkpoint of a few megabytes, to try a server with."""
-    config = TinyConfig(
+    config = TinyConfig.stored_as(
+        attn_quant.value,
         arch=arch.value,
         layers=layers,
         dense_layers=dense_layers,
         hidden=hidden,
         heads=heads,
-        q_lora_rank=q_lora_rank,
         index_topk=index_topk,
         index_heads=index_heads,
         index_share=index_share,
@@ -70,6 +84,7 @@ def tiny_checkpoint(
         max_positions=max_positions,
         dtype=dtype.value,
         seed=seed,
+        **({} if q_lora_rank is None else {"q_lora_rank": q_lora_rank}),
     )
     summary = write_tiny_checkpoint(directory, config, force=force)
 

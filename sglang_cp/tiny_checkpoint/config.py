@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from sglang_cp.errors import UsageError
+from sglang_cp.tiny_checkpoint.formats import SHARD_STEPS, SIZES, AttnQuant, quantization_config
 from sglang_cp.tiny_checkpoint.vocabulary import BOS_ID, EOS_ID, PAD_ID, VOCAB_SIZE
 
 Architecture = Literal["glm", "deepseek-v32"]
@@ -61,10 +62,13 @@ class TinyConfig:
     max_positions: int = 16384
     dtype: Dtype = "bfloat16"
     """Type of the stored weights. `--dtype auto` of SGLang serves a float32 checkpoint in float16."""
+    attn_quant: AttnQuant = "none"
+    """Format of the attention's linear layers (see `formats`); `stored_as` chooses sizes that it can shard."""
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, choices in (("arch", get_args(Architecture)), ("dtype", get_args(Dtype))):
+        named = (("arch", get_args(Architecture)), ("dtype", get_args(Dtype)), ("attn_quant", get_args(AttnQuant)))
+        for name, choices in named:
             value = getattr(self, name)
             _require(value in choices, f"{name} must be one of {', '.join(choices)}, but is {value!r}")
         self._require_multiples(1, ("layers", "experts_per_token", "index_topk", "index_heads", "max_positions"))
@@ -98,6 +102,21 @@ class TinyConfig:
                 self.layers >= 2,
                 f"index_share needs at least 2 layers, as the first has nothing to reuse, but there is {self.layers}",
             )
+        if self.attn_quant != "none":
+            _require(self.dtype == "bfloat16", f"attn_quant {self.attn_quant} needs dtype bfloat16, as SGLang does")
+            step = SHARD_STEPS[self.attn_quant][1]
+            self._require_multiples(step, ("hidden", "q_lora_rank"), f"a block or group of {self.attn_quant}")
+            _require(
+                self._has_whole_shards(2),
+                f"heads ({self.heads}), qk_nope_head_dim ({self.qk_nope_head_dim}), v_head_dim ({self.v_head_dim}) and "
+                f"expert_intermediate ({self.expert_intermediate}) give 2 ranks no whole blocks of {self.attn_quant}: "
+                "take larger ones",
+            )
+
+    @classmethod
+    def stored_as(cls, attn_quant: AttnQuant, **sizes: Any) -> "TinyConfig":
+        """A configuration of that format, with sizes that it can shard where `sizes` does not say otherwise."""
+        return cls(**{"attn_quant": attn_quant, **SIZES.get(attn_quant, {}), **sizes})
 
     def _require_multiples(self, step: int, names: tuple[str, ...], reason: str = "") -> None:
         wanted = "at least 1" if step == 1 else f"a positive multiple of {step}, {reason},"
@@ -117,8 +136,23 @@ class TinyConfig:
 
     @property
     def tensor_parallel_sizes(self) -> list[int]:
-        """Which of 1, 2, 4 and 8 `--tp-size` may be: SGLang splits heads evenly and wants an expert per rank."""
-        return [size for size in (1, 2, 4, 8) if self.heads % size == 0 and size <= self.experts]
+        """Which of 1, 2, 4 and 8 `--tp-size` may be: SGLang splits heads evenly and wants an expert per rank.
+
+        A quantized shard consists of whole blocks besides.
+        """
+        return [
+            size
+            for size in (1, 2, 4, 8)
+            if self.heads % size == 0 and size <= self.experts and self._has_whole_shards(size)
+        ]
+
+    def _has_whole_shards(self, size: int) -> bool:
+        """Whether each of `size` ranks gets whole blocks of q_b_proj, kv_b_proj, experts and o_proj."""
+        output_step, input_step = SHARD_STEPS[self.attn_quant]
+        head = (self.qk_head_dim, self.qk_nope_head_dim + self.v_head_dim)
+        outputs = (*(self.heads * width for width in head), self.expert_intermediate)
+        inputs = self.heads * self.v_head_dim
+        return inputs % (size * input_step) == 0 and not any(width % (size * output_step) for width in outputs)
 
     def shares_index(self, layer: int) -> bool:
         """Whether a layer reuses the top-k of the layer before instead of indexing."""
@@ -191,7 +225,8 @@ class TinyConfig:
         else:
             # transformers' DeepSeek V3.2 sizes its experts by this key.
             config["num_experts"] = self.experts
-        return config
+        quantization = quantization_config(self.attn_quant, self.arch, self.layers)
+        return config if quantization is None else config | {"quantization_config": quantization}
 
 
 def _require(condition: bool, message: str) -> None:

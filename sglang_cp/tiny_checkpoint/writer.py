@@ -78,6 +78,7 @@ def _write_files(directory: Path, config: TinyConfig) -> Summary:
     try:
         from safetensors.torch import save
 
+        from sglang_cp.tiny_checkpoint.quantize import stored
         from sglang_cp.tiny_checkpoint.tokenizer import write_tokenizer
         from sglang_cp.tiny_checkpoint.weights import draw, tensor_specs
     except ModuleNotFoundError as error:
@@ -85,7 +86,10 @@ def _write_files(directory: Path, config: TinyConfig) -> Summary:
             f"a tiny checkpoint needs {error.name}, which comes with SGLang; pip install 'sglang-cp[sglang]'"
         ) from error
 
-    tensors = {spec.name: draw(spec, config) for spec in tensor_specs(config)}
+    weights = {spec.name: draw(spec, config) for spec in tensor_specs(config)}
+    tensors = {}
+    for name, weight in weights.items():
+        tensors.update(stored(name, weight, config))
     # Not save_file, which makes a file that only its owner can read.
     (directory / "model.safetensors").write_bytes(save(tensors, metadata={"format": "pt"}))
     _write_json(directory / "config.json", config.to_config_json())
@@ -93,7 +97,7 @@ def _write_files(directory: Path, config: TinyConfig) -> Summary:
     _write_json(directory / "generation_config.json", token_ids)
     write_tokenizer(directory, config.max_positions)
     return Summary(
-        parameters=sum(tensor.numel() for tensor in tensors.values()),
+        parameters=sum(weight.numel() for weight in weights.values()),
         size_bytes=sum(path.stat().st_size for path in directory.iterdir()),
     )
 

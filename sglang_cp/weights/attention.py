@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
+from sglang_cp.weights.absorbed import absorbed_of_all_heads
 from sglang_cp.weights.pipeline import GatheredWeights
 from sglang_cp.weights.projections import ColumnProjection, RowProjection
-from sglang_cp.weights.shards import ABSORBED
 
 
 def with_all_heads(attention: Any, size: int, take: Callable[[], GatheredWeights]) -> Any:
@@ -45,28 +45,29 @@ class _AllHeads:
 
     # torch.nn.Module would register modules and parameters; these are borrowed, not owned.
     __setattr__ = object.__setattr__
+    __delattr__ = object.__delattr__
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_base"], name)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        self._use(self._take())
-        return super().forward(*args, **kwargs)  # type: ignore[misc]
+        weights = self._of_all_heads(self._take())
+        vars(self).update(weights)
+        try:
+            return super().forward(*args, **kwargs)  # type: ignore[misc]
+        finally:
+            for name in weights:  # nothing but the two buffers is held between layers
+                delattr(self, name)
 
-    def _use(self, weights: GatheredWeights) -> None:
+    def _of_all_heads(self, weights: GatheredWeights) -> dict[str, Any]:
         base = self._base
-        self.q_b_proj = ColumnProjection(base.q_b_proj, _parameters_of("q_b_proj", weights))
-        self.o_proj = RowProjection(base.o_proj, _parameters_of("o_proj", weights))
-        for name in ABSORBED:
-            if name in weights:
-                setattr(self, name, _heads(weights[name]))
+        return {
+            "q_b_proj": ColumnProjection(base.q_b_proj, _parameters_of("q_b_proj", weights)),
+            "o_proj": RowProjection(base.o_proj, _parameters_of("o_proj", weights)),
+            **absorbed_of_all_heads(weights),
+        }
 
 
 def _parameters_of(module: str, weights: GatheredWeights) -> dict[str, torch.Tensor]:
     prefix = module + "."
     return {name[len(prefix) :]: tensor for name, tensor in weights.items() if name.startswith(prefix)}
-
-
-def _heads(gathered: torch.Tensor) -> torch.Tensor:
-    """[size, heads of a rank, a, b] -> [all heads, a, b], a view also when the last two dimensions are swapped."""
-    return gathered.flatten(0, 1)

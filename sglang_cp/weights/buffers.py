@@ -1,4 +1,4 @@
-"""Two reusable buffers for gathered weights: one layer in use, the next on its way."""
+"""Two reusable buffers for gathered weights, shared by all layers."""
 
 from __future__ import annotations
 
@@ -12,9 +12,14 @@ _ALIGNMENT_BYTES = 256
 """Each tensor starts on a multiple of this: what vector loads and copy engines want."""
 
 
+def aligned(num_bytes: int) -> int:
+    """The next multiple of the alignment."""
+    return -(-num_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+
+
 def gathered_bytes(shards: Sequence[Shard], size: int) -> int:
     """Bytes of one layer's shards from ``size`` ranks, each tensor aligned."""
-    return sum(_aligned(shard.num_bytes * size) for shard in shards)
+    return sum(aligned(shard.num_bytes * size) for shard in shards)
 
 
 class WeightBuffers:
@@ -31,17 +36,12 @@ class WeightBuffers:
     def num_bytes(self) -> int:
         return sum(slot.numel() for slot in self._slots)
 
-    def views(self, layer: int, shards: Sequence[Shard]) -> dict[str, torch.Tensor]:
-        """Where layer ``layer``'s gathered tensors go: name -> [size, *dense.shape], dtype of the shard."""
+    def places(self, layer: int, shards: Sequence[Shard]) -> dict[str, torch.Tensor]:
+        """Where layer ``layer``'s shards go: name -> [size, num_bytes of the shard], uint8."""
         slot, start = self._slots[layer % 2], 0
-        views = {}
+        places = {}
         for shard in shards:
             num_bytes = shard.num_bytes * self.size
-            region = slot[start : start + num_bytes]
-            views[shard.name] = region.view(shard.dense.dtype).view(self.size, *shard.dense.shape)
-            start += _aligned(num_bytes)
-        return views
-
-
-def _aligned(num_bytes: int) -> int:
-    return -(-num_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+            places[shard.name] = slot[start : start + num_bytes].view(self.size, shard.num_bytes)
+            start += aligned(num_bytes)
+        return places

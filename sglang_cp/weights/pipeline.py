@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
+from sglang_cp.ranks import together
 from sglang_cp.weights.buffers import WeightBuffers, gathered_bytes
 from sglang_cp.weights.shards import layer_shards
 from sglang_cp.weights.source import Pull, ShardSource
@@ -18,12 +21,13 @@ GatheredWeights = dict[str, torch.Tensor]
 class WeightPipeline:
     """Pulls the shards of a model's attention layers in order, one layer ahead of their use."""
 
-    def __init__(self, layers: Sequence[Any], source: ShardSource, size: int, device: torch.device | str) -> None:
+    def __init__(self, layers: Sequence[Any], source: ShardSource, size: int, device: torch.device) -> None:
         """``layers``: upstream's attention modules in forward order; the buffers are allocated here, once."""
         self._layers = layers
         self._source = source
         slot_bytes = max(gathered_bytes(layer_shards(layer), size) for layer in layers)
         self._buffers = WeightBuffers(slot_bytes, size, device)
+        self._device_module = torch.get_device_module(device)
         self._pending: tuple[int, GatheredWeights, Pull] | None = None
 
     @property
@@ -54,12 +58,35 @@ class WeightPipeline:
             self._start(index + 1)
         return weights
 
+    @contextlib.contextmanager
+    def weights_change(self, group: dist.ProcessGroup) -> Iterator[None]:
+        """Around a change of the model's weights, on every rank: nothing is pulled before all are done.
+
+        ``group``: the TP group's ranks, on a backend for CPU tensors.
+        """
+        together(group, self._settle)
+        try:
+            yield
+        finally:
+            together(group, self._refresh)
+
+    def _settle(self) -> None:
+        """Let every pull end: a peer is about to write what it reads."""
+        if self._pending is not None:
+            self._pending[2].wait()
+            self._pending = None
+        self._device_module.synchronize()
+
+    def _refresh(self) -> None:
+        self._source.refresh()
+        self._device_module.synchronize()
+
     def _start(self, index: int) -> None:
         if self._pending is not None:
             # An extend that failed half-way left a pull behind; its buffer must not be written after ours.
             self._pending[2].wait()
         shards = layer_shards(self._layers[index])
-        into = self._buffers.views(index, shards)
-        pull = self._source.pull(shards, into)
-        weights = {shard.name: shard.as_held(into[shard.name]) for shard in shards}
+        places = self._buffers.places(index, shards)
+        pull = self._source.pull(index, shards, places)
+        weights = {shard.name: shard.by_rank(places[shard.name]) for shard in shards}
         self._pending = (index, weights, pull)

@@ -14,8 +14,8 @@ import torch
 LINEARS = ("q_b_proj", "o_proj")
 """Sharded linear modules; all their parameters (weight and scales) are shards."""
 
-ABSORBED = ("w_kc", "w_vc", "w_scale_k", "w_scale_v")
-"""Sharded attributes that upstream makes from kv_b_proj after loading: tensors, or None where a format has none."""
+ABSORBED = ("w_kc", "w_vc", "w_scale_k", "w_scale_v", "w_scale")
+"""Sharded attributes that upstream makes from kv_b_proj after loading; those that a format has are tensors."""
 
 
 @dataclass(frozen=True)
@@ -24,21 +24,35 @@ class Shard:
 
     Attributes:
         name: ``q_b_proj.weight``, ``w_kc``, ...
-        dense: the slice, contiguous.
-        swapped: upstream holds it with the last two dimensions swapped.
+        tensor: the slice as upstream holds it, with any strides: transposed, or padded for a kernel.
     """
 
     name: str
-    dense: torch.Tensor
-    swapped: bool
+    tensor: torch.Tensor
+
+    @property
+    def span(self) -> int:
+        """Elements from the tensor's first to its last in memory."""
+        return 1 + sum(
+            (size - 1) * stride for size, stride in zip(self.tensor.shape, self.tensor.stride(), strict=True)
+        )
 
     @property
     def num_bytes(self) -> int:
-        return self.dense.numel() * self.dense.element_size()
+        return self.span * self.tensor.element_size()
 
-    def as_held(self, gathered: torch.Tensor) -> torch.Tensor:
-        """[size, *dense.shape] -> the same with upstream's order of dimensions, a view."""
-        return gathered.transpose(-1, -2) if self.swapped else gathered
+    def bytes(self) -> torch.Tensor:
+        """[num_bytes], uint8: the slice as it lies in memory, a view. Bytes, because a backend need not know FP8."""
+        return self.tensor.as_strided((self.span,), (1,)).view(torch.uint8)
+
+    def in_bytes(self, memory: torch.Tensor) -> torch.Tensor:
+        """[num_bytes], uint8 -> a view of it with this tensor's dtype, shape and strides."""
+        return memory.view(self.tensor.dtype).as_strided(self.tensor.shape, self.tensor.stride())
+
+    def by_rank(self, gathered: torch.Tensor) -> torch.Tensor:
+        """[size, num_bytes], uint8 -> [size, *shape], a view: each rank's slice with dtype and strides as held."""
+        flat = gathered.view(self.tensor.dtype)
+        return flat.as_strided((flat.shape[0], *self.tensor.shape), (self.span, *self.tensor.stride()))
 
 
 def layer_shards(attention: Any) -> list[Shard]:
@@ -47,24 +61,20 @@ def layer_shards(attention: Any) -> list[Shard]:
     Read anew for each pull, because a weight update may put other tensors in their place.
     """
     shards = [
-        _shard(f"{module}.{name}", parameter)
+        Shard(f"{module}.{name}", parameter.detach())
         for module in LINEARS
         for name, parameter in getattr(attention, module).named_parameters(recurse=False)
     ]
-    for name in ABSORBED:
-        tensor = getattr(attention, name, None)
-        if tensor is not None:
-            shards.append(_shard(name, tensor))
+    shards += [
+        Shard(name, tensor) for name in ABSORBED if isinstance(tensor := getattr(attention, name, None), torch.Tensor)
+    ]
     return shards
 
 
-def _shard(name: str, tensor: torch.Tensor) -> Shard:
-    tensor = tensor.detach()
-    if tensor.is_contiguous():
-        return Shard(name, tensor, swapped=False)
-    if tensor.dim() >= 2 and tensor.transpose(-1, -2).is_contiguous():
-        return Shard(name, tensor.transpose(-1, -2), swapped=True)
-    raise ValueError(
-        f"{name} of shape {tuple(tensor.shape)} and strides {tensor.stride()} is neither contiguous nor transposed: "
-        "its bytes cannot be gathered as they lie"
-    )
+def replace_shard(attention: Any, shard: Shard, tensor: torch.Tensor) -> None:
+    """Let upstream's layer hold ``tensor`` in place of ``shard``; a parameter stays the same object."""
+    module, _, name = shard.name.rpartition(".")
+    if module:
+        getattr(getattr(attention, module), name).data = tensor
+    else:
+        setattr(attention, name, tensor)

@@ -1,4 +1,4 @@
-"""Where a layer's missing shards come from."""
+"""Where a layer's missing shards come from: the interface, and the process-group implementation."""
 
 from __future__ import annotations
 
@@ -22,8 +22,20 @@ class Pull(Protocol):
 class ShardSource(Protocol):
     """Fills buffers with every rank's shards of a layer."""
 
-    def pull(self, shards: Sequence[Shard], into: Mapping[str, torch.Tensor]) -> Pull:
-        """Start to copy each shard of every rank into ``into[shard.name]`` of shape [size, *dense.shape]."""
+    name: str
+
+    def pull(self, layer: int, shards: Sequence[Shard], into: Mapping[str, torch.Tensor]) -> Pull:
+        """Start to copy every rank's shards of layer ``layer``.
+
+        Args:
+            layer: index in forward order.
+            shards: this rank's, as upstream holds them now.
+            into: shard name -> [size, num_bytes], uint8.
+        """
+        ...
+
+    def refresh(self) -> None:
+        """Called on every rank after the weights were changed, while no rank pulls."""
         ...
 
 
@@ -32,6 +44,7 @@ class ProcessGroupSource:
 
     The group is not shared with the forward's collectives, so a pull one layer ahead cannot change their order. All
     ranks must pull the same layers in the same order: the decision that starts a CP extend is equal on all of them.
+    Each pull reads the weights where upstream holds them, so they are never stale.
     """
 
     name = "process group"
@@ -40,18 +53,15 @@ class ProcessGroupSource:
         """``ranks``: global ranks of the TP group. Every rank of the default group must make this call."""
         self._group = dist.new_group(list(ranks))
 
-    def pull(self, shards: Sequence[Shard], into: Mapping[str, torch.Tensor]) -> Pull:
+    def pull(self, layer: int, shards: Sequence[Shard], into: Mapping[str, torch.Tensor]) -> Pull:
         works = [
-            # Bytes, because a backend need not know FP8 or packed formats.
-            dist.all_gather_into_tensor(
-                into[shard.name].view(-1).view(torch.uint8),
-                shard.dense.reshape(-1).view(torch.uint8),
-                group=self._group,
-                async_op=True,
-            )
+            dist.all_gather_into_tensor(into[shard.name].view(-1), shard.bytes(), group=self._group, async_op=True)
             for shard in shards
         ]
         return _Works(works)
+
+    def refresh(self) -> None:
+        pass
 
 
 class _Works:

@@ -14,8 +14,12 @@ from sglang_cp.tiny_checkpoint.writer import write_tiny_checkpoint
 
 MODELS = {
     "glm": TinyConfig(),
+    "glm-other": TinyConfig(seed=1),
     "glm-index-share": TinyConfig(index_share=True, indexer_rope_interleave=True),
     "deepseek-v32": TinyConfig(arch="deepseek-v32"),
+    "block-fp8": TinyConfig.stored_as("block-fp8", arch="deepseek-v32"),
+    "mxfp4": TinyConfig.stored_as("mxfp4"),
+    "quark-fp8": TinyConfig.stored_as("quark-fp8"),
 }
 
 

@@ -14,9 +14,12 @@ FAULTS = {
     "o_proj reduced twice": "sglang_cp.weights.projections.RowProjection.__call__",
     "positions not sharded": "sglang_cp.strategy.PerBatchInterleaveStrategy.shard_position_ids",
     "gathered rows left in rank order": "sglang_cp.layout.TokenLayout.to_token_order",
-    "shards in the wrong rank order": "sglang_cp.weights.shards.Shard.as_held",
+    "shards in the wrong rank order": "sglang_cp.weights.shards.Shard.by_rank",
     "one rank's padding row not dropped from its neighbours": "sglang_cp.layout.TokenLayout.own",
+    "pool written with local rows only": "sglang_cp.extend.CPExtend.gather_rows",
+    "next layer's pull into the buffer in use": "sglang_cp.weights.buffers.WeightBuffers.places",
 }
+DISAGREEMENT = "one rank decides for itself"
 FILE = "PLANTED_FAULT_FILE"
 
 
@@ -52,15 +55,49 @@ def rank_order(result, layout, gathered):
 
 
 def wrong_rank_order(result, shard, gathered):
-    return result.flip(0)
+    # Of one weight only: heads that change places everywhere are still the same heads.
+    return result.flip(0) if shard.name == "o_proj.weight" else result
 
 
 def neighbours_rows(result, layout, rows):
     return torch.roll(rows, -1, dims=0)[layout.rank :: layout.size].contiguous() if rows.dim() == 2 else result
 
 
+def decides_for_itself(result, policy, extend_lens):
+    if planted() != DISAGREEMENT or rank() != 1:
+        return result
+    return type(result)(False, "planted")
+
+
+def local_rows_only(result, extend, local):
+    if result.shape[-1] < 512:  # no latents
+        return result
+    mine = torch.arange(len(result)) % extend.layout.size == extend.layout.rank
+    return torch.where(mine.view(-1, *[1] * (result.dim() - 1)), result, 0)
+
+
+def one_buffer(result, buffers, layer, shards):
+    return {
+        name: buffers._slots[0][place.storage_offset() :][: place.numel()].view_as(place)
+        for name, place in result.items()
+    }
+
+
 BODIES = dict(
-    zip(FAULTS, (ke, reduced_twice, positions_not_sharded, rank_order, wrong_rank_order, neighbours_rows), strict=True)
+    zip(
+        FAULTS,
+        (
+            ke,
+            reduced_twice,
+            positions_not_sharded,
+            rank_order,
+            wrong_rank_order,
+            neighbours_rows,
+            local_rows_only,
+            one_buffer,
+        ),
+        strict=True,
+    )
 )
 
 
@@ -69,6 +106,7 @@ def register() -> None:
 
     for name, target in FAULTS.items():
         HookRegistry.register(target, _only_when_planted(name), HookType.AFTER)
+    HookRegistry.register("sglang_cp.decision.Policy.decide", decides_for_itself, HookType.AFTER)
 
 
 def _only_when_planted(name):

@@ -2,10 +2,10 @@
 
 import pytest
 
-from evals.arms import ARMS
-from evals.checks import ask, run_checks
+from evals.arms import ARMS, Arm
+from evals.checks import Reference, ask, batch, run_checks
 from evals.parity import MAX_LOGPROB_NATS, judge
-from evals.prompts import LENGTHS
+from evals.prompts import LENGTHS, slices
 from evals.server import running
 
 BY_NAME = {arm.name: arm for arm in ARMS}
@@ -15,6 +15,7 @@ FEWER_LENGTHS = (3, 33, 65, 257, 601)
 CASES = [
     ("glm-index-share", "bfloat16", "tp2-sharded"),
     ("deepseek-v32", "float32", "tp2-sharded"),
+    *((model, "bfloat16", name) for model in ("block-fp8", "mxfp4") for name in ("tp2-sharded", "tp4-sharded")),
     *((*GLM_EXACT, name) for name in BY_NAME),  # last: the planted faults use the same reference
 ]
 
@@ -41,3 +42,21 @@ def test_answers_equal_plain_sglang(model, dtype, name, reference_of, checkpoint
     assert one_prompt["cp_rows"] == expected_rows
     assert one_prompt["cp_extends"] == -(-expected_rows // arm.chunk)
     assert abs(one_prompt["cp_local_rows"] - expected_rows / arm.tp_size) < max(1, one_prompt["cp_extends"])
+
+
+@pytest.mark.parametrize("tp_size", [2, 4])
+def test_a_dealt_out_batch_equals_plain_tp_of_the_same_server(tp_size, checkpoint, tokens, logs):
+    """Quark's FP8 scales a token of o_proj's input over one rank's heads: plain SGLang's answers depend on the tp size.
+
+    So the reference is the same server, asked for one prompt at a time, each below the threshold.
+    """
+    arm = Arm(f"tp{tp_size}-quark-fp8", tp_size, "sharded", min_tokens=256, chunk=512)
+    prompts = slices(tokens, (129, 1, 3, 200, 2, 64, 7, 250))
+    with running(arm.spec(checkpoint("quark-fp8"), "bfloat16"), logs) as server:
+        plain = Reference(server)
+        for prompt in prompts:
+            plain.answer(prompt)
+        assert server.cp_counters()["cp_extends"] == 0
+        check = batch(plain, server, prompts)
+        result = judge(arm.name, [check], server.cp_counters(), expect_cp=True, tolerance=MAX_LOGPROB_NATS)
+    assert result.problems == []

@@ -1,17 +1,20 @@
-"""The parity harness sees planted faults, and sees nothing without one."""
+"""A server whose weights were replaced while it served, with faults planted in it one by one.
 
-import os
-import shutil
-from dataclasses import replace
+Without a fault it answers as plain SGLang with the new weights: no rank pulls a stale shard. The parity harness sees
+every fault, and ranks that decide differently end with a sentence in place of a hang.
+"""
+
 from pathlib import Path
 
 import pytest
 
 from evals.arms import Arm
-from evals.checks import single
+from evals.checks import greedy, single
 from evals.parity import MAX_LOGPROB_NATS, judge
+from evals.plugins import with_plugin
 from evals.prompts import slices
-from evals.server import running
+from evals.server import ServerError, running
+from sglang_cp import agreement
 from tests.server import planted_faults
 
 LENGTHS = (7, 65, 300)
@@ -24,17 +27,13 @@ def fault_file(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(fault_file, checkpoint, logs):
-    """A CP server that also loads the plugin of planted faults, as if it were installed."""
-    site = fault_file.parent / "site"
-    info = site / "planted_faults-0.dist-info"
-    info.mkdir(parents=True)
-    shutil.copy(planted_faults.__file__, site)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: planted-faults\nVersion: 0\n")
-    (info / "entry_points.txt").write_text("[sglang.srt.plugins]\nplanted_faults = planted_faults:register\n")
-    spec = Arm("planted-faults", 2, "sharded").spec(checkpoint("glm"), "float32")
-    path = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))
-    env = {**spec.env, "PYTHONPATH": path, planted_faults.FILE: str(fault_file)}
-    with running(replace(spec, env=env), logs) as running_server:
+    """Starts with other weights, has used them, and was then given the reference's."""
+    spec = Arm("planted-faults", 2, "sharded", shard_source="symmetric-memory").spec(checkpoint("glm-other"), "float32")
+    env = {planted_faults.FILE: str(fault_file), agreement.VARIABLE: "1"}
+    spec = with_plugin(spec, planted_faults, fault_file.parent / "site", **env)
+    with running(spec, logs) as running_server:
+        running_server.generate(input_ids=list(range(5, 105)), sampling_params=greedy(1))
+        running_server.update_weights(checkpoint("glm"))
         yield running_server
 
 
@@ -45,3 +44,14 @@ def test_harness_sees_the_fault(fault, reference_of, server, fault_file, tokens)
     checks = [single(reference, server, slices(tokens, LENGTHS), on=lambda *_: None)]
     result = judge("planted", checks, server.cp_counters(), expect_cp=True, tolerance=MAX_LOGPROB_NATS)
     assert bool(result.problems) == bool(fault), result
+
+
+def test_ranks_that_decide_differently_end_the_server(server, fault_file, logs):
+    fault_file.write_text(planted_faults.DISAGREEMENT)
+    with pytest.raises(ServerError):
+        server.generate(input_ids=list(range(5, 105)), sampling_params=greedy(1))
+    (log,) = logs.glob("planted-faults-*.log")
+    assert (
+        "The ranks decided differently about one extend and would wait for each other for ever: "
+        "rank 0: CP (100 >= 2) for new tokens [100]; rank 1: plain TP (planted) for new tokens [100]"
+    ) in log.read_text()

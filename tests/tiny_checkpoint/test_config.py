@@ -1,7 +1,7 @@
 """Which sizes are refused, and that transformers and SGLang read config.json alike."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
@@ -10,6 +10,7 @@ from transformers import AutoConfig
 
 from sglang_cp.errors import UsageError
 from sglang_cp.tiny_checkpoint import TinyConfig
+from sglang_cp.tiny_checkpoint.formats import AttnQuant
 from sglang_cp.tiny_checkpoint.vocabulary import VOCAB_SIZE
 
 
@@ -41,6 +42,11 @@ from sglang_cp.tiny_checkpoint.vocabulary import VOCAB_SIZE
         ({"index_share": True, "arch": "deepseek-v32"}, "index_share needs arch glm"),
         ({"max_positions": 0}, "max_positions must be at least 1"),
         ({"seed": -1}, "seed must not be negative"),
+        ({"attn_quant": "int8"}, "attn_quant must be one of none, block-fp8, quark-fp8, mxfp4"),
+        ({"attn_quant": "mxfp4", "dtype": "float32"}, "attn_quant mxfp4 needs dtype bfloat16"),
+        ({"attn_quant": "mxfp4", "q_lora_rank": 48}, "q_lora_rank must be a positive multiple of 32, a block or group"),
+        ({"attn_quant": "block-fp8"}, "q_lora_rank must be a positive multiple of 128, a block or group of block-fp8"),
+        ({"attn_quant": "block-fp8", "q_lora_rank": 128}, r"heads \(8\), .* give 2 ranks no whole blocks of block-fp8"),
     ],
 )
 def test_bad_sizes_are_refused_by_name(changes: dict[str, Any], message: str) -> None:
@@ -67,6 +73,13 @@ def test_tensor_parallel_sizes() -> None:
     assert TinyConfig(heads=4).tensor_parallel_sizes == [1, 2, 4]
     assert TinyConfig(heads=6).tensor_parallel_sizes == [1, 2]
     assert TinyConfig(experts=4).tensor_parallel_sizes == [1, 2, 4]
+
+
+@pytest.mark.parametrize("arch", ["glm", "deepseek-v32"])
+def test_every_format_has_whole_shards_at_tp_2_and_4(arch: Any) -> None:
+    sizes = {quant: TinyConfig.stored_as(quant, arch=arch).tensor_parallel_sizes for quant in get_args(AttnQuant)}
+    assert sizes == {"none": [1, 2, 4, 8], "block-fp8": [1, 2, 4], "quark-fp8": [1, 2, 4, 8], "mxfp4": [1, 2, 4, 8]}
+    assert TinyConfig.stored_as("mxfp4", arch=arch, v_head_dim=16).tensor_parallel_sizes == [1, 2, 4]
 
 
 def test_sharing_schedule() -> None:

@@ -166,6 +166,18 @@ def test_command_passes_its_options_on_and_says_what_it_made(app: Typer, tmp_pat
     assert "1, 2, 4" in result.output
 
 
+def test_command_chooses_sizes_for_a_format(app: Typer, tmp_path: Path) -> None:
+    for name, options, config in (
+        ("chosen", [], TinyConfig.stored_as("block-fp8", layers=1)),
+        ("given", ["--q-lora-rank", "256"], TinyConfig.stored_as("block-fp8", layers=1, q_lora_rank=256)),
+    ):
+        command = [str(tmp_path / name), "--attn-quant", "block-fp8", "--layers", "1", *options]
+        result = CliRunner().invoke(app, command)
+        assert result.exit_code == 0, result.output
+        write_tiny_checkpoint(tmp_path / "wanted", config, force=True)
+        assert contents(tmp_path / name) == contents(tmp_path / "wanted")
+
+
 def test_command_refuses_before_it_writes(app: Typer, tmp_path: Path) -> None:
     result = CliRunner().invoke(app, [str(tmp_path / "made"), "--heads", "3"])
     assert isinstance(result.exception, UsageError)

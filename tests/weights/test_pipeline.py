@@ -19,13 +19,17 @@ class LateSource:
         self.layers = layers
         self.started = []
 
-    def pull(self, shards, into):
-        first = [ranks[0].q_b_proj.weight.data_ptr() for ranks in self.layers]
-        index = first.index(shards[0].dense.data_ptr())
-        self.started.append(index)
-        for view in into.values():
-            view.zero_()  # what was there is lost from the start of the pull on
-        return _LateCopy([layer_shards(rank) for rank in self.layers[index]], into)
+    name = "late"
+
+    def pull(self, layer, shards, into):
+        assert shards[0].tensor.data_ptr() == self.layers[layer][0].q_b_proj.weight.data_ptr()
+        self.started.append(layer)
+        for place in into.values():
+            place.zero_()  # what was there is lost from the start of the pull on
+        return _LateCopy([layer_shards(rank) for rank in self.layers[layer]], into)
+
+    def refresh(self):
+        self.refreshed = list(self.started)
 
 
 class _LateCopy:
@@ -35,7 +39,7 @@ class _LateCopy:
     def wait(self):
         for rank, shards in enumerate(self.ranks):
             for shard in shards:
-                self.into[shard.name][rank].copy_(shard.dense)
+                self.into[shard.name][rank].copy_(shard.bytes())
 
 
 @pytest.fixture
@@ -50,7 +54,7 @@ def source(layers):
 
 @pytest.fixture
 def pipeline(layers, source):
-    return WeightPipeline([ranks[0] for ranks in layers], source, SIZE, "cpu")
+    return WeightPipeline([ranks[0] for ranks in layers], source, SIZE, torch.device("cpu"))
 
 
 def expect(weights, ranks):
@@ -88,7 +92,7 @@ def test_an_extend_that_failed_half_way_leaves_nothing_behind(pipeline, layers):
 
 def test_layers_of_different_shapes_share_the_buffers():
     layers = [make_layers(SIZE, seed=0), make_layers(SIZE, seed=1, hidden=11), make_layers(SIZE, seed=2, q_in=2)]
-    pipeline = WeightPipeline([ranks[0] for ranks in layers], LateSource(layers), SIZE, "cpu")
+    pipeline = WeightPipeline([ranks[0] for ranks in layers], LateSource(layers), SIZE, torch.device("cpu"))
     pipeline.begin()
     for index, ranks in enumerate(layers):
         expect(pipeline.take(index), ranks)
@@ -97,12 +101,12 @@ def test_layers_of_different_shapes_share_the_buffers():
 
 def test_tensors_in_a_buffer_are_aligned_and_do_not_overlap(layers):
     shards = layer_shards(layers[0][0])
-    views = WeightBuffers(gathered_bytes(shards, SIZE), SIZE, "cpu").views(0, shards)
-    for value, view in enumerate(views.values()):
-        view.fill_(value)
-    for value, view in enumerate(views.values()):
-        assert (view == value).all()
-    starts = [view.data_ptr() for view in views.values()]
+    places = WeightBuffers(gathered_bytes(shards, SIZE), SIZE, torch.device("cpu")).places(0, shards)
+    for value, place in enumerate(places.values()):
+        place.fill_(value)
+    for value, place in enumerate(places.values()):
+        assert (place == value).all()
+    starts = [place.data_ptr() for place in places.values()]
     assert all((start - starts[0]) % 256 == 0 for start in starts)
 
 
@@ -111,3 +115,27 @@ def test_a_layer_out_of_turn_gets_its_own_weights(pipeline, layers):
     pipeline.begin()
     expect(pipeline.take(3), layers[3])
     expect(pipeline.take(4), layers[4])
+
+
+def test_a_change_of_weights_waits_for_pulls_and_refreshes_before_the_next(pipeline, source, layers, monkeypatch):
+    """Nothing that was pulled before the change may be used after it."""
+    steps = []
+    monkeypatch.setattr(
+        "sglang_cp.weights.pipeline.together", lambda group, step: steps.append(step.__name__) or step()
+    )
+    pipeline.begin()  # an extend that failed leaves this pull behind
+    with pipeline.weights_change(group=None):
+        steps.append("change")
+        for rank in layers[0]:
+            rank.o_proj.weight.data.mul_(2)
+    assert steps == ["_settle", "change", "_refresh"]
+    assert source.refreshed == [0]
+    pipeline.begin()
+    expect(pipeline.take(0), layers[0])
+
+
+def test_a_change_that_fails_refreshes_all_the_same(pipeline, source, monkeypatch):
+    monkeypatch.setattr("sglang_cp.weights.pipeline.together", lambda group, step: step())
+    with pytest.raises(OSError, match="disk"), pipeline.weights_change(group=None):
+        raise OSError("disk")
+    assert source.refreshed == []

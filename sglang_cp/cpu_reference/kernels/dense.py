@@ -45,6 +45,25 @@ def apply_linear(
     return apply(method, layer, x, bias)
 
 
+def apply_quantized_linear(
+    apply: Callable[..., torch.Tensor], method: Any, layer: Any, x: torch.Tensor, bias: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Around upstream's FP8 and Quark `apply`: a row-parallel layer's part of a sum stays float64.
+
+    Upstream returns its input's dtype, and quantization gives the same values for the same numbers in float64.
+    """
+    return apply(method, layer, x.double() if hasattr(layer, "input_is_parallel") else x, bias)
+
+
+def apply_mxfp4_linear(
+    apply: Callable[..., torch.Tensor], scheme: Any, layer: Any, x: torch.Tensor, bias: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Around `QuarkW4A4MXFP4.apply_weights`, which returns the model's dtype unless it is given the output tensor."""
+    if x.dtype is not torch.float64:
+        return apply(scheme, layer, x, bias)
+    return apply(scheme, layer, (x, None, x.new_empty(x.shape[0], layer.weight.shape[0])), bias)
+
+
 def rms_norm(forward: Callable[..., Any], norm: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     """Around `RMSNorm.forward_native`: rounds the complete float64 sum to the model's dtype first."""
     return forward(norm, x.to(norm.weight.dtype) if x.dtype is torch.float64 else x, *args, **kwargs)

@@ -1,4 +1,4 @@
-"""FP8 quantization of index queries and keys (twin of upstream's `act_quant`)."""
+"""FP8 quantization, and that of index queries and keys with it (twin of upstream's `act_quant`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sglang_cp.cpu_reference.settings import Mode, mode
 
 FP8 = torch.float8_e4m3fn
 _FP8_MAX = 448.0
-_MIN_AMAX = 1e-4  # both upstream kernels keep a zero row's scale above zero with it
+_MIN_AMAX = 1e-4  # upstream's kernels for index queries and keys keep a zero row's scale above zero with it
 
 
 class IndexedCpuTensor(torch.Tensor):
@@ -24,14 +24,14 @@ class IndexedCpuTensor(torch.Tensor):
 
 
 def quantize(
-    x: torch.Tensor, block_size: int, round_scale_up_to_power_of_two: bool
+    x: torch.Tensor, block_size: int, round_scale_up_to_power_of_two: bool, min_amax: float = _MIN_AMAX
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """FP8 values and float32 scales of `x` `[..., n]`, one scale `[..., n // block_size]` a block.
 
-    scale = max(amax, 1e-4) / 448, value = round_to_fp8(x / scale).
+    scale = max(amax, min_amax) / 448, value = round_to_fp8(x / scale).
     """
     blocks = x.float().reshape(*x.shape[:-1], x.shape[-1] // block_size, block_size)
-    scale = blocks.abs().amax(-1).clamp_min(_MIN_AMAX) / _FP8_MAX
+    scale = blocks.abs().amax(-1).clamp_min(min_amax) / _FP8_MAX
     if round_scale_up_to_power_of_two:
         scale = torch.exp2(torch.ceil(torch.log2(scale)))
     values = (blocks / scale.unsqueeze(-1)).clamp(-_FP8_MAX, _FP8_MAX).flatten(-2)
