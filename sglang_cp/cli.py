@@ -10,8 +10,10 @@ import sys
 
 import typer
 
+from sglang_cp.doctor.command import doctor
 from sglang_cp.errors import SglangCpError
 from sglang_cp.patching.cli import app as patch_app
+from sglang_cp.planner.command import plan
 from sglang_cp.tiny_checkpoint.command import tiny_checkpoint
 
 app = typer.Typer(
@@ -20,6 +22,8 @@ app = typer.Typer(
     help="Interleave prefill context parallelism for DSA models in SGLang.",
 )
 app.add_typer(patch_app, name="patch")
+app.command("doctor")(doctor)
+app.command("plan")(plan)
 app.command("tiny-checkpoint")(tiny_checkpoint)
 
 
