@@ -101,6 +101,9 @@ def table(costs: Sequence[Costs]) -> Table:
     rows: dict[str, list[str]] = {
         "weights a rank, MB": [f"{cost.weight_bytes / 1e6:.2f}" for cost in costs],
         "CP buffers, MB": [f"{cost.buffer_bytes / 1e6:.2f}" for cost in costs],
+        "of them shards that a rank lacks, MB": [
+            f"{cost.buffer_bytes * (TP_SIZE - 1) / TP_SIZE / 1e6:.2f}" for cost in costs
+        ],
         "KV pool, tokens": [f"{cost.pool_tokens:,}" for cost in costs],
         "decode step: operators": [f"{len(cost.decode_calls[0]):,}" for cost in costs],
         "decode step: collectives": [str(cost.decode_collectives) for cost in costs],

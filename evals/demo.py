@@ -107,13 +107,13 @@ def ask_all(servers: Sequence[Server], prompts: list[str], shown: str) -> Row:
 def requests_table(rows: Sequence[Row]) -> Table:
     """What each request did in each arm."""
     shown = Table(title=f"A tiny random GLM-5.x on the CPU, --tp-size {TP_SIZE}, --cp-min-tokens {MIN_TOKENS}")
-    shown.add_column("prompt", max_width=16, no_wrap=True)
+    shown.add_column("prompt", max_width=14, no_wrap=True)
     shown.add_column("tokens", justify="right", no_wrap=True)
     shown.add_column("CP", no_wrap=True)
     shown.add_column("rows", no_wrap=True)
-    shown.add_column("TTFT, ms", justify="right", no_wrap=True)
-    shown.add_column("as CP off: tokens", no_wrap=True)
-    shown.add_column("logprobs", justify="right", no_wrap=True)
+    shown.add_column("TTFT,\nms", justify="right", no_wrap=True)
+    shown.add_column("same\ntokens", no_wrap=True)
+    shown.add_column("logprob\ndiff", justify="right", no_wrap=True)
     for row in rows:
         for arm, outcome in zip(ARMS, row.outcomes, strict=True):
             first = arm is ARMS[0]

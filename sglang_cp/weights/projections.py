@@ -34,7 +34,9 @@ class _Projection:
         """Whether the shards are plain matrices, so that one GEMM may span several of them."""
         return type(self._linear.quant_method).__name__ == "UnquantizedLinearMethod"
 
-    def _apply(self, parameters: Mapping[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    def _apply(
+        self, parameters: Mapping[str, torch.Tensor], x: torch.Tensor | tuple[torch.Tensor, ...]
+    ) -> torch.Tensor:
         result: torch.Tensor = self._linear.quant_method.apply(_WithParameters(self._linear, parameters), x)
         return result
 
@@ -60,12 +62,24 @@ class RowProjection(_Projection):
     all-reduce may follow.
     """
 
-    def __call__(self, x: torch.Tensor) -> tuple[torch.Tensor, None]:
-        by_rank = x.unflatten(-1, (self._size, -1))
-        output = self._apply(self._shard(0), by_rank[:, 0].contiguous())
-        for rank in range(1, self._size):
-            output += self._apply(self._shard(rank), by_rank[:, rank].contiguous())
+    def __call__(self, x: torch.Tensor | tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, None]:
+        """``x`` may be quantized already, values and scales: on ROCm upstream fuses that with what comes before."""
+        parts = x if isinstance(x, tuple) else (x,)
+        by_rank = zip(*(_slices(part, self._size) for part in parts), strict=True)
+        output = None
+        for rank, slices in enumerate(by_rank):
+            term = self._apply(self._shard(rank), slices if isinstance(x, tuple) else slices[0])
+            output = term if output is None else output.add_(term)
+        assert output is not None
         return output, None
+
+
+def _slices(x: torch.Tensor, size: int) -> list[torch.Tensor]:
+    """[rows, size * k] -> each rank's [rows, k], dense in the order of dimensions that ``x`` has in memory.
+
+    Some kernels want scales with rows innermost: a slice of such is dense already, and stays as it is.
+    """
+    return [part if part.t().is_contiguous() else part.contiguous() for part in x.chunk(size, dim=-1)]
 
 
 class _WithParameters:

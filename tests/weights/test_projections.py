@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from sglang_cp.weights.projections import ColumnProjection, RowProjection
-from tests.weights.fake_layer import make_layers
+from tests.weights.fake_layer import ScaledLinearMethod, make_layers
 
 SIZE, ROWS = 3, 5
 
@@ -46,3 +46,24 @@ def test_a_bias_is_refused(layers):
     layers[0].o_proj.bias = torch.zeros(7)
     with pytest.raises(ValueError, match="bias"):
         RowProjection(layers[0].o_proj, gathered(layers, "o_proj"))
+
+
+@pytest.mark.parametrize("rows_innermost", [False, True])
+def test_an_input_that_is_quantized_already_is_dealt_with_its_scales(rows_innermost):
+    """As ROCm's fused kernels hand it over; each rank's part keeps the memory order that its kernel wants."""
+    layers = make_layers(SIZE, scaled=True)
+    complete = torch.cat([layer.o_proj.complete for layer in layers], dim=1)
+    values = torch.randint(-8, 8, (ROWS, complete.shape[1])).float()
+    scales = torch.rand(ROWS, complete.shape[1])
+    if rows_innermost:
+        scales = scales.t().contiguous().t()
+
+    class TakesScales(ScaledLinearMethod):
+        def apply(self, layer, x, bias=None):
+            assert x[0].is_contiguous()
+            assert x[1].t().is_contiguous() if rows_innermost else x[1].is_contiguous()
+            return super().apply(layer, x[0] * x[1], bias)
+
+    layers[0].o_proj.quant_method = TakesScales()
+    output, _ = RowProjection(layers[0].o_proj, gathered(layers, "o_proj"))((values, scales))
+    torch.testing.assert_close(output, F.linear(values * scales, complete))
