@@ -74,3 +74,16 @@ def test_a_contradiction_is_refused(
 def test_ranks_inherit_the_resolved_mode() -> None:
     settings.publish_mode(Mode.EXACT)
     assert settings.mode() is Mode.EXACT
+
+
+@pytest.mark.parametrize(("given", "expected"), [("", None), ("3", 3 << 20)])
+def test_nominal_memory(monkeypatch, given, expected):
+    monkeypatch.setenv("SGLANG_CP_CPU_MEMORY_MIB", given)
+    assert settings.nominal_memory_bytes() == expected
+
+
+@pytest.mark.parametrize("given", ["0", "-1", "2.5", "much"])
+def test_nominal_memory_that_is_none_is_refused(monkeypatch, given):
+    monkeypatch.setenv("SGLANG_CP_CPU_MEMORY_MIB", given)
+    with pytest.raises(settings.SettingsError, match="positive number of MiB"):
+        settings.nominal_memory_bytes()

@@ -23,6 +23,14 @@ REFUSED = {
     "moe a2a": ([*CP, "--moe-a2a-backend", "deepep"], "--moe-a2a-backend deepep is not supported"),
     "attn cp": ([*CP, "--attn-cp-size", "2"], "--attn-cp-size 2 divides attention TP"),
     "threshold": ([*CP, "--cp-min-tokens", "0"], "--cp-min-tokens is 0: give a number"),
+    "memory saver": (
+        [*CP, "--cp-shard-source", "symmetric-memory", "--enable-memory-saver"],
+        "--enable-memory-saver must be able to free the weights",
+    ),
+    "several hosts": (
+        [*CP, "--cp-shard-source", "symmetric-memory", "--nnodes", "2"],
+        "--nnodes 2: symmetric memory ends at the host",
+    ),
     "not DSA": ([*CP, "--model-path", "NOT_DSA"], "is not a DSA model"),
     "heads": ([*CP, "--tp-size", "4", "--model-path", "SIX_HEADS"], "6 attention heads cannot be divided among"),
 }
@@ -30,6 +38,7 @@ ACCEPTED = {
     "sharded": CP,
     "tp 8": [*CP, "--tp-size", "8"],
     "replicated": [*CP, "--cp-attn-weights", "replicated"],
+    "memory saver": [*CP, "--enable-memory-saver"],
     "off": ["--tp-size", "2"],
 }
 

@@ -83,3 +83,13 @@ def test_weights_are_taken_once_a_forward():
     all_heads(torch.randn(2, 6))
     all_heads(torch.randn(2, 6))
     assert len(taken) == 2
+
+
+def test_nothing_is_held_between_forwards():
+    """A dequantized w_kc of every layer would be gigabytes."""
+    layers = make_layers(SIZE)
+    all_heads = with_all_heads(Attention(layers[0]), SIZE, lambda: gather(layers))
+    before = set(vars(all_heads))
+    all_heads(torch.randn(2, 6))
+    assert set(vars(all_heads)) - before == {"last_mode"}
+    assert all_heads.o_proj is layers[0].o_proj

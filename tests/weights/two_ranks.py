@@ -15,12 +15,14 @@ import torch.distributed._symmetric_memory as symmetric_memory
 import torch.multiprocessing
 
 from sglang_cp.cpu_reference.kernels import symmetric_memory as cpu_twin
+from sglang_cp.cpu_reference.memory import live_tensor_bytes
 from sglang_cp.errors import UsageError
 from sglang_cp.ranks import StepFailedError, together
 from sglang_cp.weights import choice
+from sglang_cp.weights.buffers import aligned
 from sglang_cp.weights.choice import SourceKind, make_source
 from sglang_cp.weights.pipeline import WeightPipeline
-from sglang_cp.weights.shards import LINEARS
+from sglang_cp.weights.shards import LINEARS, layer_shards
 from tests.weights.fake_layer import make_layers
 from tests.weights.test_pipeline import expect
 
@@ -46,6 +48,9 @@ def run(rank: int, device_type: str) -> None:
         device = torch.device("cuda", rank % torch.cuda.device_count())
         torch.cuda.set_device(device)
     group = dist.new_group(list(range(SIZE)), backend="gloo")
+    if device_type == "cpu":
+        for kind in (SourceKind.SYMMETRIC_MEMORY, SourceKind.PROCESS_GROUP):
+            takes_two_buffers_and_nothing_else(kind, rank, group, device)
     for check in (pulls_every_layer, sees_changed_weights, refuses_a_replaced_weight, fails_on_all_ranks):
         # NCCL wants a GPU a rank.
         for kind in (SourceKind.SYMMETRIC_MEMORY, SourceKind.PROCESS_GROUP)[: 2 if device_type == "cpu" else 1]:
@@ -75,6 +80,18 @@ def expect_extend(pipeline, layers):
     pipeline.begin()
     for index, ranks in enumerate(layers):
         expect(pipeline.take(index), ranks)
+
+
+def takes_two_buffers_and_nothing_else(kind, rank, group, device):
+    """Moving the weights leaves no second copy; the arena rounds each of them up to 256 bytes."""
+    own = [ranks[rank] for ranks in layers_on(device)]
+    before = live_tensor_bytes()
+    source = make_source(kind, own, group, device, memory_saver=False)
+    pipeline = WeightPipeline(own, source, SIZE, device)
+    shards = [shard for layer in own for shard in layer_shards(layer)]
+    rounding = sum(aligned(shard.num_bytes) - shard.num_bytes for shard in shards)
+    in_arena = kind is SourceKind.SYMMETRIC_MEMORY
+    assert live_tensor_bytes() - before == pipeline.buffer_bytes + (rounding if in_arena else 0)
 
 
 def pulls_every_layer(kind, rank, group, device):
