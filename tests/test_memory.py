@@ -13,6 +13,7 @@ def test_every_weight_counts_once():
     # The absorbed kv_b_proj is neither a parameter nor a buffer; a scale may be a plain number.
     model.attention.w_kc = torch.zeros(2, 3, dtype=torch.bfloat16)
     model.attention.w_scale = 1.0
+    model.attention.w_vc = model.attention.weight.data.view(2, 4, 4)
     assert weight_bytes(model) == 4 * 8 * 4 + 6 * 8 + 12
 
 
