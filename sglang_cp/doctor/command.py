@@ -9,6 +9,7 @@ import typer
 
 from sglang_cp.compat import StrEnum
 from sglang_cp.errors import UsageError
+from sglang_cp.weights.kind import SourceKind
 
 
 class KVCacheDtype(StrEnum):
@@ -23,14 +24,6 @@ class AttnWeights(StrEnum):
 
     sharded = "sharded"
     replicated = "replicated"
-
-
-class ShardSourceChoice(StrEnum):
-    """Values of --cp-shard-source."""
-
-    auto = "auto"
-    symmetric_memory = "symmetric-memory"
-    process_group = "process-group"
 
 
 class DraftAlgorithm(StrEnum):
@@ -54,7 +47,7 @@ def doctor(
         DraftAlgorithm | None, typer.Option(help="Count the model's own NextN layer as the draft model.")
     ] = None,
     cp_attn_weights: Annotated[AttnWeights, typer.Option(help="Placement to check.")] = AttnWeights.sharded,
-    cp_shard_source: Annotated[ShardSourceChoice, typer.Option(help="Source to check.")] = ShardSourceChoice.auto,
+    cp_shard_source: Annotated[SourceKind, typer.Option(help="Source to check.")] = SourceKind.AUTO,
     json_output: Annotated[bool, typer.Option("--json", help="For programs: one JSON object, sizes in bytes.")] = False,
 ) -> None:
     """Say on one screen what a support thread needs, and whether a launch with CP would fail.

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 from sglang_cp.doctor.estimate import GIB, Arm
 from sglang_cp.doctor.machine import Fact, Machine
-from sglang_cp.errors import SglangCpError, UsageError
+from sglang_cp.errors import SglangCpError
+from sglang_cp.weights.kind import SourceKind, resolve
 
 
 @dataclass(frozen=True)
@@ -25,20 +26,16 @@ class Launch:
     draft: bool = False
 
 
-ChooseSource = Callable[[str, str | None], tuple[str, str]]
-"""From --cp-shard-source and what is in the way of symmetric memory (None: nothing) to the source's name and why it is
-that one; raises UsageError if what was asked for cannot be had."""
-
-
 def choose_source(wanted: str, obstacle: str | None) -> tuple[str, str]:
-    """As sglang_cp.weights.choice decides it when a server starts, from what one process can see."""
-    if wanted == "process-group":
-        return "process group", "as --cp-shard-source says"
-    if obstacle is None:
-        return "symmetric memory", "nothing is in the way; the ranks probe it when the server starts"
-    if wanted == "symmetric-memory":
-        raise UsageError(f"--cp-shard-source symmetric-memory is impossible here: {obstacle}; use auto.")
-    return "process group", f"no symmetric memory: {obstacle}"
+    """The source that a server would take, from what one process can see, and why it is that one.
+
+    Raises:
+        UsageError: if symmetric memory was asked for by name and cannot be had.
+    """
+    source = resolve(SourceKind(wanted), obstacle)
+    if source is SourceKind.SYMMETRIC_MEMORY:
+        return source.label, "nothing is in the way; the ranks probe it when the server starts"
+    return source.label, f"no symmetric memory: {obstacle}" if obstacle else "as --cp-shard-source says"
 
 
 def symmetric_memory_obstacle(machine: Machine, tp_size: int | None) -> str | None:
@@ -61,7 +58,6 @@ def problems(
     machine: Machine,
     config: Mapping[str, Any] | None,
     arms: Mapping[str, Arm] | None,
-    choose: ChooseSource = choose_source,
 ) -> list[str]:
     """One sentence for each reason why ``--enable-prefill-cp --cp-strategy interleave`` would not start here."""
     found = [fact.why_not for fact in (machine.patches, machine.plugin) if fact.value is None]
@@ -70,7 +66,7 @@ def problems(
         if config is not None and launch.tp_size is not None:
             found += _startup_refusals(launch, config)
         try:
-            choose(launch.cp_shard_source, symmetric_memory_obstacle(machine, launch.tp_size))
+            choose_source(launch.cp_shard_source, symmetric_memory_obstacle(machine, launch.tp_size))
         except SglangCpError as error:
             found.append(str(error))
     if config is not None and launch.tp_size is not None:

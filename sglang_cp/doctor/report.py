@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sglang_cp.doctor.estimate import Arm, Serving, estimate
-from sglang_cp.doctor.launch import ChooseSource, Launch, choose_source, problems, symmetric_memory_obstacle
+from sglang_cp.doctor.launch import Launch, choose_source, problems, symmetric_memory_obstacle
 from sglang_cp.doctor.machine import Fact, Machine, ask
 
 
@@ -45,7 +45,6 @@ def make_report(
     launch: Launch,
     config: Mapping[str, Any] | None,
     serving: Serving | None,
-    choose: ChooseSource = choose_source,
 ) -> Report:
     """Put a machine, a launch and a model's config.json (None: no model was named) together."""
     obstacle = symmetric_memory_obstacle(machine, launch.tp_size)
@@ -56,7 +55,7 @@ def make_report(
         machine,
         launch,
         serving,
-        ask(lambda: choose(launch.cp_shard_source, obstacle)),
+        ask(lambda: choose_source(launch.cp_shard_source, obstacle)),
         arms,
-        problems(launch, machine, config, arms.value, choose),
+        problems(launch, machine, config, arms.value),
     )

@@ -11,23 +11,14 @@ import torch
 import torch.distributed as dist
 import torch.distributed._symmetric_memory as symmetric_memory
 
-from sglang_cp.compat import StrEnum
-from sglang_cp.errors import UsageError
 from sglang_cp.ranks import StepFailedError, exchange, together
+from sglang_cp.weights.kind import SourceKind, resolve
 from sglang_cp.weights.source import ProcessGroupSource, ShardSource
 from sglang_cp.weights.symmetric_memory import SymmetricMemorySource
 
 logger = logging.getLogger(__name__)
 
 _PROBE_BYTES = 1 << 20
-
-
-class SourceKind(StrEnum):
-    """Values of ``--cp-shard-source``."""
-
-    AUTO = "auto"
-    SYMMETRIC_MEMORY = "symmetric-memory"
-    PROCESS_GROUP = "process-group"
 
 
 def make_source(
@@ -45,12 +36,10 @@ def make_source(
     Raises:
         UsageError: for ``symmetric-memory`` where it cannot be had, on every rank.
     """
-    if kind is not SourceKind.PROCESS_GROUP:
-        obstacle = _obstacle(kind, group, device, memory_saver)
-        if obstacle is None:
-            return SymmetricMemorySource(layers, group, device)
-        if kind is SourceKind.SYMMETRIC_MEMORY:
-            raise UsageError(f"--cp-shard-source symmetric-memory is impossible here: {obstacle}; use auto.")
+    obstacle = None if kind is SourceKind.PROCESS_GROUP else _obstacle(kind, group, device, memory_saver)
+    if resolve(kind, obstacle) is SourceKind.SYMMETRIC_MEMORY:
+        return SymmetricMemorySource(layers, group, device)
+    if obstacle:
         logger.info("CP: no symmetric memory for the shards: %s.", obstacle)
     return ProcessGroupSource(dist.get_process_group_ranks(group))
 

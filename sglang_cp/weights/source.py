@@ -8,6 +8,7 @@ from typing import Protocol
 import torch
 import torch.distributed as dist
 
+from sglang_cp.weights.kind import SourceKind
 from sglang_cp.weights.shards import Shard
 
 
@@ -47,7 +48,7 @@ class ProcessGroupSource:
     Each pull reads the weights where upstream holds them, so they are never stale.
     """
 
-    name = "process group"
+    name = SourceKind.PROCESS_GROUP.label
 
     def __init__(self, ranks: Sequence[int]) -> None:
         """``ranks``: global ranks of the TP group. Every rank of the default group must make this call."""

@@ -17,6 +17,7 @@ import torch.distributed._symmetric_memory as symmetric_memory
 
 from sglang_cp.ranks import together
 from sglang_cp.weights.buffers import aligned
+from sglang_cp.weights.kind import SourceKind
 from sglang_cp.weights.shards import Shard, layer_shards, replace_shard
 from sglang_cp.weights.source import Pull
 
@@ -39,7 +40,7 @@ class SymmetricMemorySource:
     stream. Build it after loading and post-processing and before graphs are captured, on every rank at the same point.
     """
 
-    name = "symmetric memory"
+    name = SourceKind.SYMMETRIC_MEMORY.label
 
     def __init__(self, layers: Sequence[Any], group: dist.ProcessGroup, device: torch.device) -> None:
         """

@@ -8,7 +8,8 @@ import torch
 from sglang_cp.errors import UsageError
 from sglang_cp.ranks import StepFailedError
 from sglang_cp.weights import choice
-from sglang_cp.weights.choice import SourceKind, make_source
+from sglang_cp.weights.choice import make_source
+from sglang_cp.weights.kind import SourceKind
 
 GPU = torch.device("cuda", 0)
 

@@ -20,7 +20,8 @@ from sglang_cp.errors import UsageError
 from sglang_cp.ranks import StepFailedError, together
 from sglang_cp.weights import choice
 from sglang_cp.weights.buffers import aligned
-from sglang_cp.weights.choice import SourceKind, make_source
+from sglang_cp.weights.choice import make_source
+from sglang_cp.weights.kind import SourceKind
 from sglang_cp.weights.pipeline import WeightPipeline
 from sglang_cp.weights.shards import LINEARS, layer_shards
 from tests.weights.fake_layer import make_layers
@@ -72,7 +73,7 @@ def layers_on(device, seed=0, scale=1.0):
 def pipeline_of(layers, kind, rank, group, device):
     own = [ranks[rank] for ranks in layers]
     source = make_source(kind, own, group, device, memory_saver=False)
-    assert source.name == kind.value.replace("-", " ")
+    assert source.name == kind.label
     return WeightPipeline(own, source, SIZE, device), own
 
 
