@@ -120,9 +120,6 @@ serve() {
     export HIP_VISIBLE_DEVICES=$gpus
     export SGLANG_USE_AITER=1
     export SGLANG_DSA_NO_PAD_HEADS=1
-    # Not in the blog post: this release compiles a CUDA-only top-k kernel for DSA models, and dies of it on ROCm;
-    # upstream turned that off after the release (sglang PR 30506).
-    export SGLANG_OPT_USE_TOPK_V2=0
     exec python3 -m sglang.launch_server \
         --model-path "$model" --tp-size "$tp_size" \
         --trust-remote-code \

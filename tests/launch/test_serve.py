@@ -27,8 +27,6 @@ python3 -m sglang.launch_server
 --speculative-eagle-topk 1 --speculative-num-draft-tokens 6
 """
 BLOG_ENV = {"HIP_VISIBLE_DEVICES": "4,5,6,7", "SGLANG_USE_AITER": "1", "SGLANG_DSA_NO_PAD_HEADS": "1"}
-# Needed by the release on ROCm; the post's branch is later.
-RELEASE_ENV = {"SGLANG_OPT_USE_TOPK_V2": "0"}
 CP = "--enable-prefill-cp --cp-strategy interleave --cp-attn-weights"
 
 
@@ -53,7 +51,7 @@ def launched_env(run: Run) -> dict[str, str]:
 def test_the_arms_are_the_blogs_commands(machine: Machine, script: str, arguments: list[str], cp: str) -> None:
     run = machine.run(script, "--model", machine.model, *arguments)
     assert run.command == blog(machine.model, cp)
-    assert launched_env(run) == BLOG_ENV | RELEASE_ENV
+    assert launched_env(run) == BLOG_ENV
 
 
 def test_the_two_arms_differ_in_the_cp_flags_alone(machine: Machine) -> None:
@@ -72,7 +70,7 @@ def test_production_keeps_the_radix_cache(machine: Machine, arguments: list[str]
     expected = blog(machine.model, cp)
     expected.remove("--disable-radix-cache")
     assert run.command == expected
-    assert launched_env(run) == BLOG_ENV | RELEASE_ENV
+    assert launched_env(run) == BLOG_ENV
 
 
 def test_arguments_win_over_the_environment_and_the_environment_over_defaults(machine: Machine) -> None:
