@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 
 import pytest
-import tomllib
 
 from sglang_cp import pin
+from sglang_cp.compat import tomllib
 from sglang_cp.errors import UsageError
 from sglang_cp.patching.tree import open_tree
 

@@ -7,9 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import tomllib
 from packaging.specifiers import SpecifierSet
 
+from sglang_cp.compat import tomllib
 from sglang_cp.pin import read_pin
 from tests.launch.conftest import CHECKOUT, SCRIPTS
 
