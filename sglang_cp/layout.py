@@ -63,7 +63,8 @@ class TokenLayout:
     def own(self, rows: torch.Tensor) -> torch.Tensor:
         """[num_rows, ...] in token order -> [local_rows, ...]: this rank's rows, contiguous."""
         self._expect(rows, self.num_rows, "token order")
-        return rows[self.rank :: self.size].contiguous()
+        # A copy even of one row, which passes for contiguous with any stride: aiter's RoPE wants a stride of 1.
+        return rows[self.rank :: self.size].clone(memory_format=torch.contiguous_format)
 
     def pad(self, local: torch.Tensor) -> torch.Tensor:
         """[local_rows, ...] -> [padded_rows, ...], padded with zeros."""
