@@ -49,18 +49,18 @@ class Reference:
     """Answers of the reference server, one prompt at a time, each asked once."""
 
     def __init__(self, server: Server) -> None:
-        self._server = server
+        self.server = server
         self._answers: dict[tuple[int, ...], Answer] = {}
 
     def answer(self, prompt: Sequence[int]) -> Answer:
         key = tuple(prompt)
         if key not in self._answers:
-            self._answers[key] = ask(self._server, prompt, input_logprobs=True)
+            self._answers[key] = ask(self.server, prompt, input_logprobs=True)
         return self._answers[key]
 
     def completion(self, **body: object) -> str:
         """Its text for /v1/completions."""
-        return self._server.completion(**body)
+        return self.server.completion(**body)
 
 
 def run_checks(

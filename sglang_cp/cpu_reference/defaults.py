@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sglang_cp.cpu_reference.settings import Mode, SettingsError, resolve_mode
+from sglang_cp.cpu_reference.settings import Mode, SettingsError, nominal_memory_bytes, resolve_mode
 
 # A small pool: upstream would otherwise reserve most of the host's memory for it.
 _MAX_TOTAL_TOKENS = 32768
@@ -28,6 +28,7 @@ def apply(server_args: Any) -> Mode:
     Raises SettingsError, and leaves the arguments as they were, when one of them cannot be served.
     """
     mode = resolve_mode(server_args.dtype)
+    nominal_memory_bytes()  # refused here, not when the pool is sized
     _refuse_unsupported(server_args)
 
     server_args.dtype = mode.dtype

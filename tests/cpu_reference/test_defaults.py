@@ -92,3 +92,12 @@ def test_what_cannot_be_served_is_refused_before_anything_changes(name: str, val
     with pytest.raises(SettingsError, match=flag):
         defaults.apply(args)
     assert vars(args) == before
+
+
+def test_an_unusable_nominal_memory_is_refused_before_anything_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SGLANG_CP_CPU_MEMORY_MIB", "plenty")
+    args = server_args()
+    before = vars(args).copy()
+    with pytest.raises(SettingsError, match="SGLANG_CP_CPU_MEMORY_MIB='plenty'"):
+        defaults.apply(args)
+    assert vars(args) == before

@@ -18,7 +18,7 @@ SMALL_SAMPLE = ["--margin", "0.7", "--concurrency", "4"]
 @pytest.fixture(scope="module")
 def arms(reference_of, checkpoint, logs) -> list[str]:
     """--baseline and --candidate with their URLs."""
-    baseline = reference_of("glm", "float32")._server
+    baseline = reference_of("glm", "float32").server
     with running(CANDIDATE.spec(checkpoint("glm"), "float32"), logs) as candidate:
         yield ["--baseline", baseline.url, "--candidate", candidate.url]
 

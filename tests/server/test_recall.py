@@ -39,7 +39,7 @@ def fault_file(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def arms(trained, reference_of, fault_file, logs):
     """--baseline and --candidate with their URLs; the candidate deals every extend out, and can be given the fault."""
-    baseline = reference_of(MODEL, "float32")._server
+    baseline = reference_of(MODEL, "float32").server
     spec = Arm("recall", 2, "sharded").spec(trained, "float32")
     spec = with_plugin(spec, topk_fault, fault_file.parent / "site", **{topk_fault.FILE: str(fault_file)})
     with running(spec, logs) as candidate:
