@@ -30,7 +30,7 @@ class Arm:
     name: str
     tp_size: int
     cp_weights: str | None
-    min_tokens: int = 2
+    min_tokens: int | str = 2
     shard_source: str = "auto"
     chunk: int = 128
     mixed: bool = False

@@ -10,6 +10,7 @@ import sys
 
 import typer
 
+from sglang_cp.calibration.command import calibrate
 from sglang_cp.doctor.command import doctor
 from sglang_cp.errors import SglangCpError
 from sglang_cp.patching.cli import app as patch_app
@@ -22,6 +23,7 @@ app = typer.Typer(
     help="Interleave prefill context parallelism for DSA models in SGLang.",
 )
 app.add_typer(patch_app, name="patch")
+app.command("calibrate")(calibrate)
 app.command("doctor")(doctor)
 app.command("plan")(plan)
 app.command("tiny-checkpoint")(tiny_checkpoint)

@@ -1,10 +1,12 @@
-"""What a server did since it started, so that a reader (or a test) can tell that CP took part."""
+"""What a server did since it started, so that a reader (or a test) can tell that CP took part, and why or why not."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
+from sglang_cp.decision import Decision
 from sglang_cp.layout import TokenLayout
 
 
@@ -37,5 +39,34 @@ class Counters:
         return asdict(self)
 
 
+@dataclass
+class Tally:
+    """Extends of one mode and reason, and their new tokens."""
+
+    extends: int = 0
+    rows: int = 0
+
+
+@dataclass
+class Decisions:
+    """Extends by mode and reason, where CP is chosen for each."""
+
+    _tallies: defaultdict[tuple[str, str], Tally] = field(default_factory=lambda: defaultdict(Tally))
+
+    def count(self, decision: Decision, rows: int) -> None:
+        """Count one extend of ``rows`` new tokens."""
+        tally = self._tallies["cp" if decision.context_parallel else "tp", decision.reason]
+        tally.extends += 1
+        tally.rows += rows
+
+    def as_dict(self) -> dict[str, dict[str, dict[str, int]]]:
+        """mode -> reason -> extends and rows."""
+        by_mode: dict[str, dict[str, dict[str, int]]] = {"cp": {}, "tp": {}}
+        for (mode, reason), tally in self._tallies.items():
+            by_mode[mode][reason] = asdict(tally)
+        return by_mode
+
+
 COUNTERS = Counters()
-"""This process's counters: a scheduler process serves one model."""
+DECISIONS = Decisions()
+"""This process's: a scheduler process serves one model."""

@@ -1,5 +1,5 @@
-"""The SGLang plugin (entry point ``sglang.srt.plugins``): start-up checks that hold on an unpatched tree too, and the
-server's CP counters.
+"""The SGLang plugin (entry point ``sglang.srt.plugins``): start-up checks that hold on an unpatched tree too, the
+server's CP counters and its calibration.
 
 SGLang only logs a plugin that fails, so :func:`check_loaded` is asked at start-up whether this one took effect.
 """
@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from types import TracebackType
 from typing import Any
 
-from sglang_cp.counters import COUNTERS
+from sglang_cp.counters import COUNTERS, DECISIONS
+from sglang_cp.decision import mode_text
 from sglang_cp.errors import SglangCpError, UsageError
 from sglang_cp.layout import TokenLayout
 from sglang_cp.memory import weight_bytes
@@ -21,25 +22,36 @@ from sglang_cp.memory import weight_bytes
 ORIGINS = ("disk", "distributed", "tensor", "ipc")
 """Where SGLang takes new weights from while it serves."""
 
-_CHECKED_ARGS = "sglang.srt.server_args.ServerArgs._handle_legacy_cp_arguments"
-_CHECKED_PROCESS = "sglang.srt.managers.scheduler.configure_scheduler_process"
-_INTERNAL_STATE = "sglang.srt.managers.scheduler.Scheduler.get_internal_state"
-_STATIC_EXTEND = "sglang.srt.layers.utils.cp_utils.prepare_context_parallel_metadata"
+CALIBRATE = "sglang_cp_calibrate"
+"""The key in the body of POST /set_internal_state that asks for measuring anew; never a server argument."""
+
+_SCHEDULER = "sglang.srt.managers.scheduler."
+_REFUSED = "_sglang_cp_calibration_refused"
+"""Where the scheduler keeps why the last such call was refused: SGLang answers the caller with true or false only."""
 _WEIGHT_UPDATER = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager."
-_WEIGHT_CHANGES = tuple(_WEIGHT_UPDATER + f"update_weights_from_{origin}" for origin in ORIGINS)
 
 
 def register() -> None:
     """Register the hooks; SGLang applies them after all plugins have run."""
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    HookRegistry.register(_CHECKED_ARGS, _check_patched, HookType.BEFORE)
-    HookRegistry.register(_CHECKED_PROCESS, _check_patched, HookType.BEFORE)
-    HookRegistry.register(_INTERNAL_STATE, _add_state, HookType.AFTER)
-    HookRegistry.register(_STATIC_EXTEND, _count_static_extend, HookType.AFTER)
-    for change in _WEIGHT_CHANGES:
-        HookRegistry.register(change, _change_weights, HookType.AROUND)
+    for target, (hook, kind) in _hooks().items():
+        HookRegistry.register(target, hook, HookType(kind))
     report_in_one_sentence()
+
+
+def _hooks() -> dict[str, tuple[Callable[..., Any], str]]:
+    """What is hooked, by which function, and when it is called: upstream's HookType."""
+    return {
+        "sglang.srt.server_args.ServerArgs._handle_legacy_cp_arguments": (_check_patched, "before"),
+        _SCHEDULER + "configure_scheduler_process": (_check_patched, "before"),
+        _SCHEDULER + "Scheduler.run_event_loop": (_before_serving, "before"),
+        _SCHEDULER + "Scheduler.run_batch": (_note_mode, "after"),
+        _SCHEDULER + "Scheduler.get_internal_state": (_add_state, "after"),
+        _SCHEDULER + "Scheduler.set_internal_state": (_set_state, "around"),
+        "sglang.srt.layers.utils.cp_utils.prepare_context_parallel_metadata": (_count_static_extend, "after"),
+        **{_WEIGHT_UPDATER + f"update_weights_from_{origin}": (_change_weights, "around") for origin in ORIGINS},
+    }
 
 
 def report_in_one_sentence() -> None:
@@ -51,10 +63,7 @@ def check_loaded() -> None:
     """Raise UsageError if SGLang did not apply this plugin's hooks in this process."""
     from sglang.srt.plugins.hook_registry import HookRegistry
 
-    if (
-        not {_CHECKED_ARGS, _CHECKED_PROCESS, _INTERNAL_STATE, _STATIC_EXTEND, *_WEIGHT_CHANGES}
-        <= HookRegistry._patched
-    ):
+    if not _hooks().keys() <= HookRegistry._patched:
         raise UsageError(
             "--enable-prefill-cp needs the SGLang plugin sglang_cp, which was not loaded in this process: "
             "name sglang_cp in SGLANG_PLUGINS if that is set, else look for the plugin's error further up in the log."
@@ -78,17 +87,72 @@ def _check_patched(server_args: Any, *_: Any, **__: Any) -> None:
         verify_applied()
 
 
+def _before_serving(scheduler: Any) -> None:
+    """Before the event loop starts, when all else is ready."""
+    strategy = _per_batch_strategy()
+    if strategy:
+        from sglang_cp.calibration.serving import before_serving
+
+        before_serving(scheduler, strategy)
+
+
+def _note_mode(_: Any, scheduler: Any, batch: Any, *__: Any, **___: Any) -> None:
+    """Count how a batch ran, and leave it where SGLang's log line finds it, which may come after the next batch."""
+    strategy = _per_batch_strategy()
+    latest = strategy.take_latest() if strategy else None
+    if latest:
+        decision, rows = latest
+        DECISIONS.count(decision, rows)
+        if batch.prefill_stats is not None:
+            batch.prefill_stats.cp_mode = mode_text(decision, rows, strategy.cp_size)
+
+
 def _add_state(result: Any, scheduler: Any, *_: Any, **__: Any) -> Any:
-    """What ``/server_info`` says of CP: counters since start, and memory in bytes of this rank."""
-    result.internal_state["sglang_cp"] = COUNTERS.as_dict()
+    """What ``/server_info`` says of CP: counters since start, memory in bytes of this rank, and the calibration."""
+    state = result.internal_state
+    state["sglang_cp"] = COUNTERS.as_dict()
+    state["sglang_cp_decisions"] = DECISIONS.as_dict()
     strategy = _per_batch_strategy()
     placement = strategy.placement if strategy else None
-    result.internal_state["sglang_cp_memory"] = {
+    calibration = strategy.calibration if strategy else None
+    state["sglang_cp_memory"] = {
         "weight_bytes": weight_bytes(scheduler.tp_worker.model_runner.model),
         "buffer_bytes": placement.buffer_bytes if placement else 0,
         "shard_source": placement.source_name if placement else None,
     }
+    state["sglang_cp_calibration"] = {
+        "decides": bool(strategy and strategy.auto and calibration),
+        "measured": calibration.model_dump() if calibration else None,
+        "refused": getattr(scheduler, _REFUSED, None),
+    }
     return result
+
+
+def _set_state(change: Callable[..., Any], scheduler: Any, request: Any) -> Any:
+    """Around SGLang's call: measure anew if that is asked for, and pass anything else on."""
+    if CALIBRATE not in request.server_args:
+        return change(scheduler, request)
+    from sglang.srt.managers.io_struct import SetInternalStateReqOutput
+
+    refused = _calibrate(scheduler, request.server_args)
+    setattr(scheduler, _REFUSED, refused)
+    return SetInternalStateReqOutput(updated=refused is None, server_args={})
+
+
+def _calibrate(scheduler: Any, asked: Mapping[str, Any]) -> str | None:
+    """Measure anew; returns why not, if not."""
+    from sglang_cp.calibration.serving import RefusedError, measure_again
+
+    strategy = _per_batch_strategy()
+    if len(asked) > 1:
+        return f"{CALIBRATE} goes alone: set other server arguments in a call of their own."
+    if strategy is None:
+        return "CP is not chosen per batch here: start the server with --enable-prefill-cp and sharded weights."
+    try:
+        measure_again(scheduler, strategy)
+    except RefusedError as error:
+        return str(error)
+    return None
 
 
 def _change_weights(change: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+from sglang_cp.decision import AUTO
 from sglang_cp.errors import UsageError
 from sglang_cp.plugin import check_loaded, report_in_one_sentence
 
@@ -54,8 +55,8 @@ def launch_problems(args: Any) -> Iterator[str]:
         )
     if os.environ.get("SGLANG_ENABLE_CP_V2", "").lower() in ("0", "false", "no", "n"):
         yield "SGLANG_ENABLE_CP_V2 turns off the runner that CP with sharded weights needs: unset it."
-    if args.cp_min_tokens < 1:
-        yield f"--cp-min-tokens is {args.cp_min_tokens}: give a number of new tokens of at least 1."
+    if args.cp_min_tokens != AUTO and fixed_min_tokens(args) is None:
+        yield f"--cp-min-tokens is {args.cp_min_tokens}: give a number of new tokens of at least 1, or {AUTO}."
     if args.cp_shard_source == "symmetric-memory":
         if args.enable_memory_saver:
             yield (
@@ -83,6 +84,21 @@ def launch_problems(args: Any) -> Iterator[str]:
         )
     if args.moe_dense_tp_size not in (None, args.tp_size):
         yield f"--moe-dense-tp-size {args.moe_dense_tp_size} is not supported with CP: leave it off."
+
+
+def fixed_min_tokens(args: Any) -> int | None:
+    """``--cp-min-tokens`` as a number, or None if it is no whole number of at least 1."""
+    text = str(args.cp_min_tokens)
+    return int(text) if text.isdecimal() and int(text) >= 1 else None
+
+
+def unmeasurable_reasons(args: Any) -> list[str]:
+    """Features with which extends cannot be measured outside of requests, named for the log."""
+    features = {
+        "speculative decoding": args.speculative_algorithm is not None,
+        "prefill-decode disaggregation": args.disaggregation_mode != "null",
+    }
+    return [name for name, present in features.items() if present]
 
 
 def plain_tp_reasons(args: Any) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -17,13 +18,15 @@ from sglang.srt.layers.cp.base import ContextParallelStrategy, ContextParallelSt
 from sglang.srt.runtime_context import get_parallel
 
 from sglang_cp import agreement
+from sglang_cp.cost.calibration import Calibration
+from sglang_cp.cost.terms import Mode
 from sglang_cp.counters import COUNTERS
-from sglang_cp.decision import Decision, Policy
+from sglang_cp.decision import AUTO, DEFAULT_MIN_TOKENS, Decision, Policy, Predicted, Threshold
 from sglang_cp.extend import CPExtend
 from sglang_cp.layout import TokenLayout
 from sglang_cp.plugin import check_loaded
-from sglang_cp.startup import plain_tp_reasons
-from sglang_cp.weights.choice import SourceKind
+from sglang_cp.startup import fixed_min_tokens, plain_tp_reasons
+from sglang_cp.weights.kind import SourceKind
 from sglang_cp.weights.placement import ShardedAttention
 
 logger = logging.getLogger(__name__)
@@ -37,7 +40,13 @@ class PerBatchInterleaveStrategy(ContextParallelStrategy):
 
     def __init__(self, server_args: Any) -> None:
         super().__init__(cp_size=server_args.tp_size)
-        self._policy = Policy(size=server_args.tp_size, min_tokens=server_args.cp_min_tokens)
+        self.auto = server_args.cp_min_tokens == AUTO
+        """Whether a cost model decides once extends were measured; until then the default threshold does."""
+        self._min_tokens = fixed_min_tokens(server_args) or DEFAULT_MIN_TOKENS
+        self._policy: Policy = Threshold(server_args.tp_size, self._min_tokens)
+        self._calibration: Calibration | None = None
+        self._forced: Mode | None = None
+        self._latest: tuple[Decision, int] | None = None
         self._plain_tp_reasons = plain_tp_reasons(server_args)
         self._source_kind = SourceKind(server_args.cp_shard_source)
         self._placement: ShardedAttention | None = None
@@ -67,9 +76,9 @@ class PerBatchInterleaveStrategy(ContextParallelStrategy):
             self._agreement = agreement.AgreementCheck(model_runner.tp_group.ranks)
         self._index_topk = int(model_runner.model_config.hf_config.index_topk)
         log(
-            "CP: extends of at least %s new tokens are dealt to %d ranks; attention weights: sharded, from %s, "
+            "CP: extends %s are dealt to %d ranks; attention weights: sharded, from %s, "
             "%.1f MB of a layer on each rank, %.1f MB of buffers",
-            f"{self._policy.min_tokens:,}",
+            "that are predicted to be faster so" if self.auto else f"of at least {self._min_tokens:,} new tokens",
             self.cp_size,
             self._placement.source_name,
             self._placement.shard_bytes / 1e6,
@@ -84,6 +93,33 @@ class PerBatchInterleaveStrategy(ContextParallelStrategy):
     def weights_change(self) -> contextlib.AbstractContextManager[None]:
         """Put around a change of the model's weights on every rank, so that no rank pulls a half-changed layer."""
         return self._placement.weights_change() if self._placement else contextlib.nullcontext()
+
+    # What extends cost here.
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """The extends that were measured on this server, or on one like it, if any were."""
+        return self._calibration
+
+    def adopt(self, calibration: Calibration) -> None:
+        """Report ``calibration`` and, with ``--cp-min-tokens auto``, decide by it. It must be equal on all ranks."""
+        self._calibration = calibration
+        if self.auto:
+            self._policy = Predicted(calibration.to_fit().model)
+
+    @contextlib.contextmanager
+    def forced(self, mode: Mode) -> Iterator[None]:
+        """Within it every extend that can be dealt out is, or none is; nothing is counted."""
+        self._forced = mode
+        try:
+            yield
+        finally:
+            self._forced = self._latest = None
+
+    def pull_all(self) -> None:
+        """Pull the shards of all layers, one after the other, and use none."""
+        assert self._placement is not None
+        self._placement.pull_all()
 
     # The decision.
 
@@ -102,8 +138,14 @@ class PerBatchInterleaveStrategy(ContextParallelStrategy):
         decision = self._decide_extend(num_tokens, forward_batch)
         if self._agreement:
             mode = "CP" if decision.context_parallel else "plain TP"
-            self._agreement.check(f"{mode} ({decision.reason}) for new tokens {forward_batch.extend_seq_lens_cpu}")
+            self._agreement.check(f"{mode} ({decision}) for new tokens {forward_batch.extend_seq_lens_cpu}")
+        self._latest = decision, num_tokens
         return decision
+
+    def take_latest(self) -> tuple[Decision, int] | None:
+        """The decision about the extend that just ran and its new tokens, once; None if it was no extend."""
+        latest, self._latest = self._latest, None
+        return latest
 
     def _decide_extend(self, num_tokens: int, forward_batch: Any) -> Decision:
         extend_lens = forward_batch.extend_seq_lens_cpu
@@ -117,7 +159,10 @@ class PerBatchInterleaveStrategy(ContextParallelStrategy):
             return Decision(False, "input embeddings")
         if not forward_batch.needs_forward_metadata_init():
             return Decision(False, "attention already planned")
-        return self._policy.decide(extend_lens)
+        if self._forced is not None:
+            return Decision(self._forced is Mode.CP, "forced")
+        totals = [int(total) for total in forward_batch.seq_lens_cpu]
+        return self._policy.decide(extend_lens, [total - new for total, new in zip(totals, extend_lens, strict=True)])
 
     def blocks_prefill_graph(self, forward_batch: Any) -> bool:
         """A captured prefill graph is plain TP: replay it for all forwards but those dealt out."""
@@ -135,7 +180,8 @@ class PerBatchInterleaveStrategy(ContextParallelStrategy):
         from sglang.srt.distributed import get_tp_group
 
         layout = TokenLayout(num_tokens, self.cp_size, self.cp_rank)
-        COUNTERS.count(layout, seqs_len, extend_seqs_len, self._index_topk)
+        if self._forced is None:
+            COUNTERS.count(layout, seqs_len, extend_seqs_len, self._index_topk)
         self._placement.begin()
         return CPExtend(layout, get_tp_group(), self._placement)
 

@@ -8,6 +8,9 @@ import torch
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
 from sglang_cp import strategy as strategy_module
+from sglang_cp.cost.calibration import Calibration, CalibrationKey, MeasuredExtend
+from sglang_cp.cost.terms import Mode
+from sglang_cp.counters import Counters
 from sglang_cp.extend import CPExtend
 from sglang_cp.layout import TokenLayout
 from sglang_cp.strategy import PerBatchInterleaveStrategy
@@ -128,13 +131,67 @@ def test_features_without_cp_keep_the_server_on_plain_tp(make, feature):
     assert not strategy.blocks_prefill_graph(batch())
 
 
+def calibration(**coefficients):
+    key = CalibrationKey(
+        device="d", model={}, dtype="float32", kv_cache_dtype="float32", tp=TP_SIZE, shard_source="s", versions={}
+    )
+    measured = MeasuredExtend(extend_lens=[8], prefix_lens=[0], mode="tp", seconds=1.0)
+    return Calibration(
+        key=key, index_topk=4, pull_seconds=0.0, host_seconds={}, coefficients=coefficients, measurements=[measured]
+    )
+
+
+def test_with_auto_a_calibration_decides_by_new_tokens_and_prefixes(make):
+    strategy = make(cp_min_tokens="auto")
+    assert not strategy.can_apply(8, batch())  # not measured yet: the default threshold
+    # The batch's second request adds 5 rows to 4 cached tokens: 6 + 35 pairs, of which CP scores a quarter a rank.
+    strategy.adopt(calibration(launch_cp=1.0, scoring=1.01 / (41 * 3 / 4)))
+    assert strategy.can_apply(8, batch())
+    strategy.adopt(calibration(launch_cp=1.0, scoring=0.99 / (41 * 3 / 4)))
+    assert not strategy.can_apply(8, batch())
+
+
+def test_a_number_stays_a_fixed_threshold_whatever_is_measured(make):
+    strategy = make(cp_min_tokens="8")
+    strategy.adopt(calibration(launch_cp=1.0))
+    assert strategy.can_apply(8, batch())
+    assert strategy.calibration == calibration(launch_cp=1.0)
+
+
+def test_a_mode_can_be_forced_for_what_can_be_dealt_out(make, monkeypatch):
+    counters = Counters()
+    monkeypatch.setattr(strategy_module, "COUNTERS", counters)
+    monkeypatch.setattr("sglang.srt.distributed.get_tp_group", lambda: None)
+    strategy = make(cp_min_tokens=9)
+    with strategy.forced(Mode.CP):
+        assert strategy.can_apply(8, batch())
+        assert not strategy.can_apply(8, batch(forward_mode=ForwardMode.DECODE))
+        strategy.build_metadata(8, [3, 9], [3, 5])
+    assert counters == Counters()
+    assert strategy.take_latest() is None
+    short = make(cp_min_tokens=8)
+    with short.forced(Mode.TP):
+        assert not short.can_apply(8, batch())
+    assert short.can_apply(8, batch())
+
+
+def test_each_extends_decision_is_taken_once_and_no_decode_has_one(make):
+    strategy = make()
+    strategy.blocks_prefill_graph(batch())
+    strategy.can_apply(8, batch())
+    decided = batch(attn_cp_metadata=CPExtend(TokenLayout(8, TP_SIZE, 1), None, None))
+    strategy.can_apply(8, decided)
+    decision, rows = strategy.take_latest()
+    assert (str(decision), rows) == ("8 >= 8", 8)
+    strategy.can_apply(2, batch(forward_mode=ForwardMode.DECODE))
+    assert strategy.take_latest() is None
+
+
 def test_nothing_is_dealt_out_before_the_model_is_loaded():
     assert not PerBatchInterleaveStrategy(server_args()).can_apply(8, batch())
 
 
 def test_metadata_is_counted_and_starts_the_first_pull(make, monkeypatch):
-    from sglang_cp.counters import Counters
-
     counters = Counters()
     monkeypatch.setattr(strategy_module, "COUNTERS", counters)
     monkeypatch.setattr("sglang.srt.distributed.get_tp_group", lambda: None)

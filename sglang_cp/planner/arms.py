@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sglang_cp.compat import StrEnum
 from sglang_cp.cost.terms import Mode
+from sglang_cp.decision import DEFAULT_MIN_TOKENS
 
 
 class Arm(StrEnum):
@@ -17,10 +18,6 @@ class Arm(StrEnum):
     """This package's CP with its default threshold: extends of at least ``DEFAULT_MIN_TOKENS`` new tokens."""
     AUTO = "auto"
     """The same, but each extend takes the mode that the cost model predicts to be faster."""
-
-
-DEFAULT_MIN_TOKENS = 2048
-"""``--cp-min-tokens`` where it is not given."""
 
 
 def fixed_mode(arm: Arm, rows: int) -> Mode:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 
+from sglang_cp.cost.winning import holds_from
 from sglang_cp.planner.arms import Arm
 from sglang_cp.planner.prediction import effect
 from sglang_cp.planner.published import SingleStream
 from sglang_cp.planner.system import System, Workload
-
-_STEPS = 200
-"""Lengths tried, evenly spaced on a logarithmic scale: 7 % apart over a million tokens."""
 
 
 def break_even_tokens(system: System, arm: Arm, output_tokens: int, concurrency: int) -> int | None:
@@ -19,27 +17,11 @@ def break_even_tokens(system: System, arm: Arm, output_tokens: int, concurrency:
     None if CP off still wins at the longest prompt that the context and the KV pools hold.
     """
     longest = min(system.context_tokens, *system.pool_tokens.values()) - output_tokens
-    if longest < 1:
-        return None
 
     def wins(tokens: int) -> bool:
         return effect(system, arm, Workload(tokens, output_tokens, concurrency)) > 0
 
-    lengths = sorted({round(math.exp(math.log(longest) * step / _STEPS)) for step in range(_STEPS + 1)}, reverse=True)
-    winning = None
-    for length in lengths:
-        if not wins(length):
-            break
-        winning = length
-    else:
-        return 1
-    if winning is None:
-        return None
-    losing = length
-    while winning - losing > 1:
-        middle = (winning + losing) // 2
-        losing, winning = (losing, middle) if wins(middle) else (middle, winning)
-    return winning
+    return holds_from(wins, longest)
 
 
 def power_law_tokens(near: SingleStream, far: SingleStream, output_tokens: int) -> float:

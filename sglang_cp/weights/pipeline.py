@@ -58,6 +58,12 @@ class WeightPipeline:
             self._start(index + 1)
         return weights
 
+    def pull_all(self) -> None:
+        """Pull all layers and use none: what the pulls cost with nothing to hide them."""
+        self.begin()
+        for index in range(len(self._layers)):
+            self.take(index)
+
     @contextlib.contextmanager
     def weights_change(self, group: dist.ProcessGroup) -> Iterator[None]:
         """Around a change of the model's weights, on every rank: nothing is pulled before all are done.

@@ -12,7 +12,8 @@ import torch.distributed as dist
 
 from sglang_cp.errors import UsageError
 from sglang_cp.weights.attention import with_all_heads
-from sglang_cp.weights.choice import SourceKind, make_source
+from sglang_cp.weights.choice import make_source
+from sglang_cp.weights.kind import SourceKind
 from sglang_cp.weights.pipeline import WeightPipeline
 
 
@@ -63,6 +64,10 @@ class ShardedAttention:
     def begin(self) -> None:
         """Start the first layer's pull; the embedding hides it."""
         self._pipeline.begin()
+
+    def pull_all(self) -> None:
+        """Pull all layers and use none, to time it."""
+        self._pipeline.pull_all()
 
     def attention(self, layer: Any) -> Any:
         """The all-heads attention of upstream's ``layer``."""

@@ -63,7 +63,7 @@ def neighbours_rows(result, layout, rows):
     return torch.roll(rows, -1, dims=0)[layout.rank :: layout.size].contiguous() if rows.dim() == 2 else result
 
 
-def decides_for_itself(result, policy, extend_lens):
+def decides_for_itself(result, policy, extend_lens, prefix_lens):
     if planted() != DISAGREEMENT or rank() != 1:
         return result
     return type(result)(False, "planted")
@@ -106,7 +106,7 @@ def register() -> None:
 
     for name, target in FAULTS.items():
         HookRegistry.register(target, _only_when_planted(name), HookType.AFTER)
-    HookRegistry.register("sglang_cp.decision.Policy.decide", decides_for_itself, HookType.AFTER)
+    HookRegistry.register("sglang_cp.decision.Threshold.decide", decides_for_itself, HookType.AFTER)
 
 
 def _only_when_planted(name):

@@ -38,7 +38,7 @@ ACCEPTED = {
     "sharded": CP,
     "tp 8": [*CP, "--tp-size", "8"],
     "replicated": [*CP, "--cp-attn-weights", "replicated"],
-    "memory saver": [*CP, "--enable-memory-saver"],
+    "memory saver, auto": [*CP, "--enable-memory-saver"],
     "off": ["--tp-size", "2"],
 }
 

@@ -73,6 +73,12 @@ def test_each_layer_gets_its_weights_while_the_next_is_on_its_way(pipeline, sour
         expect(weights, ranks)  # also after the next layer's pull has started
 
 
+def test_all_layers_are_pulled_once_and_nothing_is_left_pending(pipeline, source, layers):
+    pipeline.pull_all()
+    assert source.started == list(range(len(layers)))
+    assert pipeline._pending is None
+
+
 def test_every_extend_pulls_anew(pipeline, source, layers):
     for _ in range(2):
         pipeline.begin()

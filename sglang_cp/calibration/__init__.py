@@ -1,0 +1,6 @@
+"""Measuring extends on the server that will serve them, so that CP or TP is chosen by its own times.
+
+Lowest first: ``synthetic`` (one extend, outside of any request), ``timing`` (device-synchronised, ranks in lockstep),
+``key`` (what a calibration depends on), ``cache`` (its file), ``server`` (measured or cached, equal on every rank),
+``report`` (what the operator reads), ``command`` (``sglang-cp calibrate``).
+"""

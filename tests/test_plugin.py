@@ -1,0 +1,100 @@
+"""What the plugin puts around SGLang's scheduler."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from sglang_cp import plugin
+from sglang_cp.calibration import serving
+from sglang_cp.counters import Decisions
+from sglang_cp.decision import Decision
+
+
+class Strategy:
+    cp_size, calibration, placement, auto = 4, None, None, True
+
+    def __init__(self):
+        self.latest = None
+
+    def take_latest(self):
+        latest, self.latest = self.latest, None
+        return latest
+
+
+@pytest.fixture
+def strategy(monkeypatch):
+    made = Strategy()
+    monkeypatch.setattr(plugin, "_per_batch_strategy", lambda: made)
+    monkeypatch.setattr(plugin, "DECISIONS", Decisions())
+    return made
+
+
+def test_each_batch_keeps_its_own_mode_when_its_log_line_comes_after_the_next_batch(strategy):
+    first, decode, second = (SimpleNamespace(prefill_stats=SimpleNamespace(cp_mode=None)) for _ in range(3))
+    strategy.latest = Decision(True, "threshold reached", "32 >= 8"), 32
+    plugin._note_mode(None, None, first)
+    plugin._note_mode(None, None, decode)
+    strategy.latest = Decision(False, "under the threshold", "7 < 8"), 7
+    plugin._note_mode(None, None, second)
+    modes = [batch.prefill_stats.cp_mode for batch in (first, decode, second)]
+    assert modes == ["cp: 4 x 8 rows (32 >= 8)", None, "tp (7 < 8)"]
+    assert plugin.DECISIONS.as_dict() == {
+        "cp": {"threshold reached": {"extends": 1, "rows": 32}},
+        "tp": {"under the threshold": {"extends": 1, "rows": 7}},
+    }
+
+
+def test_a_server_with_cp_off_notes_nothing(monkeypatch):
+    monkeypatch.setattr(plugin, "_per_batch_strategy", lambda: None)
+    batch = SimpleNamespace(prefill_stats=SimpleNamespace(cp_mode=None))
+    plugin._note_mode(None, None, batch)
+    assert batch.prefill_stats.cp_mode is None
+
+
+def set_state(server_args, scheduler=None):
+    """The answer of Scheduler.set_internal_state, and what SGLang's own got to see."""
+    seen = []
+    scheduler = scheduler or SimpleNamespace()
+    request = SimpleNamespace(server_args=server_args)
+    answer = plugin._set_state(lambda _, passed: seen.append(passed.server_args) or "SGLang's", scheduler, request)
+    return answer, seen
+
+
+def test_other_server_arguments_are_passed_on(strategy):
+    assert set_state({"pp_max_micro_batch_size": 8}) == ("SGLang's", [{"pp_max_micro_batch_size": 8}])
+
+
+def test_the_key_measures_anew_and_never_becomes_a_server_argument(strategy, monkeypatch):
+    calls = []
+    monkeypatch.setattr(serving, "measure_again", lambda *arguments: calls.append(arguments))
+    scheduler = SimpleNamespace()
+    answer, seen = set_state({plugin.CALIBRATE: True}, scheduler)
+    assert answer.updated
+    assert (calls, seen) == ([(scheduler, strategy)], [])
+
+
+def test_a_refusal_can_be_read_until_the_next_call_succeeds(strategy, monkeypatch):
+    def refuse(*_):
+        raise serving.RefusedError("busy")
+
+    monkeypatch.setattr(serving, "measure_again", refuse)
+    monkeypatch.setattr(plugin, "weight_bytes", lambda model: 1)
+    scheduler = SimpleNamespace(tp_worker=SimpleNamespace(model_runner=SimpleNamespace(model=None)))
+
+    def refused():
+        state = plugin._add_state(SimpleNamespace(internal_state={}), scheduler).internal_state
+        return state["sglang_cp_calibration"]["refused"]
+
+    assert refused() is None
+    assert not set_state({plugin.CALIBRATE: True}, scheduler)[0].updated
+    assert refused() == "busy"
+    answer, seen = set_state({plugin.CALIBRATE: True, "pp_max_micro_batch_size": 8}, scheduler)
+    assert (answer.updated, seen) == (False, [])
+    assert "alone" in refused()
+    monkeypatch.setattr(plugin, "_per_batch_strategy", lambda: None)
+    assert not set_state({plugin.CALIBRATE: True}, scheduler)[0].updated
+    assert "--enable-prefill-cp" in refused()
+    monkeypatch.setattr(plugin, "_per_batch_strategy", lambda: strategy)
+    monkeypatch.setattr(serving, "measure_again", lambda *_: None)
+    assert set_state({plugin.CALIBRATE: True}, scheduler)[0].updated
+    assert refused() is None
