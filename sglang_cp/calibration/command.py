@@ -37,6 +37,8 @@ def calibrate(
 
     if output is not None and not output.parent.is_dir():
         raise UsageError(f"--output {output} cannot be written: {output.parent} is not a directory.")
+    if api_key is not None and not api_key.isascii():
+        raise UsageError("--api-key has letters that no HTTP header carries: give the key that the server was given.")
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     try:
         with httpx.Client(base_url=url, headers=headers, timeout=_TIMEOUT_SECONDS) as client:

@@ -11,6 +11,8 @@ from sglang_cp.compat import StrEnum
 from sglang_cp.errors import UsageError
 from sglang_cp.weights.kind import SourceKind
 
+_NO_GPU_HAS_GIB = 1e6
+
 
 class KVCacheDtype(StrEnum):
     """Types of the KV pool that the estimate knows."""
@@ -57,7 +59,7 @@ def doctor(
     """
     if not 0 < mem_fraction_static < 1:
         raise UsageError(f"--mem-fraction-static is {mem_fraction_static}: give a fraction between 0 and 1.")
-    if gpu_memory_gb is not None and gpu_memory_gb <= 0:
+    if gpu_memory_gb is not None and not 0 < gpu_memory_gb < _NO_GPU_HAS_GIB:
         raise UsageError(f"--gpu-memory-gb is {gpu_memory_gb}: give a GPU's memory in GiB.")
 
     from sglang_cp.doctor.estimate import GIB, Serving

@@ -10,6 +10,9 @@ from typing import Any
 
 from sglang_cp.errors import UsageError
 
+_IMPLAUSIBLE = 1_000_000
+"""No model has so many layers, heads, or features of an expert."""
+
 
 @dataclass(frozen=True)
 class Geometry:
@@ -70,8 +73,28 @@ def read_config(directory: Path) -> dict[str, Any]:
         config = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"{path} cannot be read ({error.strerror}); --model-path names a model directory.") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is not JSON ({error}); fetch the model again.") from error
     if not isinstance(config, dict):
         raise UsageError(f"{path} holds no JSON object; fetch the model again.")
+    if wrong := _wrong_types(config):
+        raise UsageError(f"{path} cannot be used ({wrong}); fetch the model again.")
     return config
+
+
+def _wrong_types(config: Mapping[str, Any]) -> str | None:
+    """What no loader could read, of the entries that every part of the doctor relies on."""
+    for name in ("num_attention_heads", "num_hidden_layers", "moe_intermediate_size"):
+        if name in config and (type(config[name]) is not int or not 0 < config[name] < _IMPLAUSIBLE):
+            return f"{name} is no plausible count"
+    if not isinstance(config.get("architectures") or [], list):
+        return "architectures is no list"
+    quantization = config.get("quantization_config")
+    if quantization is not None and not isinstance(quantization, dict):
+        return "quantization_config is no object"
+    block = (quantization or {}).get("weight_block_size")
+    if block is not None and not (
+        isinstance(block, list) and len(block) == 2 and all(type(size) is int and size > 0 for size in block)
+    ):
+        return "weight_block_size is no pair of sizes"
+    return None

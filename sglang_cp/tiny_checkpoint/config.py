@@ -10,6 +10,9 @@ from sglang_cp.tiny_checkpoint.vocabulary import BOS_ID, EOS_ID, PAD_ID, VOCAB_S
 Architecture = Literal["glm", "deepseek-v32"]
 Dtype = Literal["float32", "bfloat16"]
 
+_LARGEST = 1 << 24
+"""No checkpoint has a larger size; what is larger is a slip of the hand."""
+
 # Fixed by SGLang's DSA kernels and KV pool: a latent of 512 + 64 values and an index key of 128 per token.
 KV_LORA_RANK = 512
 QK_ROPE_HEAD_DIM = 64
@@ -123,6 +126,7 @@ class TinyConfig:
         for name in names:
             value = getattr(self, name)
             _require(value > 0 and value % step == 0, f"{name} must be {wanted} but is {value}")
+            _require(value <= _LARGEST, f"{name} must be at most {_LARGEST:,} but is {value:,}")
 
     @property
     def qk_head_dim(self) -> int:

@@ -103,3 +103,9 @@ def test_no_server_and_no_place_for_the_output_are_one_sentence(server, tmp_path
         result = calibrate("--url", url)
         assert isinstance(result.exception, UsageError), url
         assert "--url" in str(result.exception)
+
+
+def test_a_key_that_no_header_carries_is_refused_before_the_server_is_asked(server):
+    result = CliRunner().invoke(app, ["calibrate", "--api-key", "schlüssel"])
+    assert isinstance(result.exception, UsageError)
+    assert "--api-key" in str(result.exception)

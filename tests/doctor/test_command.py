@@ -150,3 +150,37 @@ def test_the_real_machine_is_examined_without_sglang() -> None:
     report = json.loads(run.stdout)
     assert report["machine"]["patches"]["value"]
     assert [version["matches"] for version in report["machine"]["versions"][:5]] == [True] * 5
+
+
+WRONG_CONFIGS = {
+    "heads are a list": {"num_attention_heads": [1]},
+    "heads are null": {"num_attention_heads": None},
+    "heads are a word": {"num_attention_heads": "x"},
+    "heads are zero": {"num_attention_heads": 0},
+    "layers without end": {"num_hidden_layers": 10**30},
+    "format is a word": {"quantization_config": "x"},
+    "block is a word": {"quantization_config": {"quant_method": "fp8", "weight_block_size": "a"}},
+    "block of zeros": {"quantization_config": {"quant_method": "fp8", "weight_block_size": [0, 0]}},
+    "one architecture": {"architectures": "GlmMoeDsaForCausalLM"},
+}
+
+
+@pytest.mark.usefixtures("healthy")
+@pytest.mark.parametrize("change", WRONG_CONFIGS.values(), ids=WRONG_CONFIGS)
+def test_a_config_that_no_loader_could_read_is_one_sentence(model: str, glm_mxfp4, change: dict[str, object]) -> None:
+    (Path(model) / "config.json").write_text(json.dumps({**glm_mxfp4, **change}), encoding="utf-8")
+    result = run("--model-path", model, "--tp-size", "4")
+    assert isinstance(result.exception, UsageError)
+    assert "config.json cannot be used" in str(result.exception)
+
+
+@pytest.mark.usefixtures("healthy")
+def test_json_too_deep_to_read_is_one_sentence(model: str) -> None:
+    (Path(model) / "config.json").write_text("[" * 200_000, encoding="utf-8")
+    assert "is not JSON" in str(run("--model-path", model).exception)
+
+
+@pytest.mark.usefixtures("healthy")
+@pytest.mark.parametrize("memory", ["inf", "nan", "1e300", "0"])
+def test_a_memory_that_no_gpu_has_is_refused(model: str, memory: str) -> None:
+    assert "give a GPU's memory" in str(run("--model-path", model, "--gpu-memory-gb", memory).exception)

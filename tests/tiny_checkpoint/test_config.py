@@ -112,3 +112,10 @@ def test_sglang_takes_it_for_a_dsa_model(arch: Any) -> None:
     assert model_config.is_deepseek_dsa(loaded)
     assert model_config.get_dsa_index_topk(loaded) == config.index_topk
     assert model_config.get_dsa_index_head_dim(loaded) == 128
+
+
+def test_a_size_that_no_checkpoint_has_is_refused() -> None:
+    with pytest.raises(UsageError, match="max_positions must be at most"):
+        TinyConfig(max_positions=10**20)
+    with pytest.raises(UsageError, match="hidden must be at most"):
+        TinyConfig(hidden=1600 * 10**9)
