@@ -71,7 +71,7 @@ for points in "${words[@]}"; do
     [[ $points =~ ^(probe|1024|4096|40960|61440)$ ]] || refuse "There are no points '$points': see --help."
 done
 check_port
-check_model
+check_model "$hint"
 arm=$(arm_of_server 2>/dev/null) || refuse "No SGLang server answers on port $port: start one, or name its --port."
 mkdir -p "$output" 2>/dev/null || refuse "The directory '$output' cannot be made: name another with --output."
 file=$output/$arm.jsonl

@@ -54,7 +54,7 @@ def test_the_image_gets_all_that_the_package_is_built_from() -> None:
         *wheel["packages"],
         *wheel["force-include"],
     }
-    assert copied == needed | {str(SCRIPTS.relative_to(CHECKOUT))}
+    assert copied == needed | {str(SCRIPTS.relative_to(CHECKOUT)), "launch/common.sh"}
 
 
 def test_the_build_fails_unless_the_patches_are_applied() -> None:
