@@ -8,15 +8,12 @@ among thousands. The servers' radix caches are emptied first.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import numpy as np
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from evals.accuracy import (
@@ -31,14 +28,9 @@ from evals.accuracy import (
     require_share,
     whole_numbers,
 )
-from evals.checks import greedy
-from evals.given import GivenServer, given_arms, model_index_topk, require_parent
-from evals.participation import Participation
+from evals.asking import Texts, ask_by_length
+from evals.given import given_arms, model_index_topk, require_parent
 from evals.recall_task import KEY_TOKENS, RECORD_TOKENS, VALUE_TOKENS, Question, RecallTask
-from evals.server import Server
-
-Texts = dict[str, dict[int, list[str]]]
-"""By arm and length in tokens, what was answered."""
 
 
 def main(
@@ -69,7 +61,14 @@ def main(
             topk = model_index_topk(arms[-1], index_topk)
             for arm in arms:
                 arm.require_room(tokens[-1], VALUE_TOKENS, "shorter --lengths")
-            texts, parts = _measure(arms, questions, topk, concurrency, console)
+            texts, parts = ask_by_length(
+                arms,
+                {length: [question.prompt for question in asked] for length, asked in questions.items()},
+                answer_tokens=VALUE_TOKENS,
+                index_topk=topk,
+                concurrency=concurrency,
+                console=console,
+            )
     shares = {arm: {n: _share(questions[n], given) for n, given in runs.items()} for arm, runs in texts.items()}
     problems = [*cp_problems(parts), *judge(texts, shares, least_recall)]
     console.print(_table(shares), participation_table(parts), sep="\n")
@@ -113,43 +112,6 @@ def judge(texts: Texts, shares: Mapping[str, Mapping[int, float]], least: float)
                     f"{length:,} tokens: the arms give other answers to {differing} of {len(answers)} prompts."
                 )
     return found
-
-
-def _measure(
-    arms: Sequence[GivenServer],
-    questions: Mapping[int, Sequence[Question]],
-    topk: int,
-    concurrency: int,
-    console: Console,
-) -> tuple[Texts, dict[str, dict[str, Participation]]]:
-    """Ask length by length, so that CP's part is known of each. Returns answers, and CP's part by length, by arm."""
-    texts: Texts = {arm.name: {} for arm in arms}
-    parts: dict[str, dict[str, Participation]] = {arm.name: {} for arm in arms}
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        for length, asked in questions.items():
-            for arm in arms:
-                arm.flush_cache()
-                before = arm.counters()
-                task = progress.add_task(f"{arm.name}: {length:,} tokens", total=len(asked))
-                texts[arm.name][length] = ask(arm, asked, concurrency, partial(progress.advance, task))
-                part = Participation.count([length] * len(asked), topk, before, arm.counters())
-                parts[arm.name][f"{length:,} tokens"] = part
-    return texts, parts
-
-
-def ask(
-    server: Server, questions: Sequence[Question], concurrency: int, advance: Callable[[], None] = lambda: None
-) -> list[str]:
-    """A server's answer to each question. ``advance`` is called after each."""
-
-    def one(question: Question) -> str:
-        text: str = server.generate(input_ids=question.prompt, sampling_params=greedy(VALUE_TOKENS))["text"]
-        advance()
-        return text
-
-    with ThreadPoolExecutor(concurrency) as pool:
-        return list(pool.map(one, questions))
 
 
 def _share(questions: Sequence[Question], texts: Sequence[str]) -> float:

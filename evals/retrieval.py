@@ -7,17 +7,14 @@ caches are emptied first.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from evals.accuracy import (
@@ -34,20 +31,15 @@ from evals.accuracy import (
     require_share,
     whole_numbers,
 )
-from evals.checks import greedy
+from evals.asking import ask_by_length
 from evals.given import BASELINE, CANDIDATE, GivenServer, given_arms, model_index_topk, require_parent
 from evals.haystack import INTRO, NAMES, Trial, assemble, plan
-from evals.participation import Participation
 from evals.prompts import TEXT
-from evals.server import Server
 from sglang_cp.errors import UsageError
 
 MARGIN = 0.05
 ANSWER_TOKENS = 16
 """Enough for seven digits, even at a token a byte."""
-
-Prompt = tuple[Trial, list[int]]
-"""A trial and its token ids."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +94,13 @@ def main(
             for arm in arms:
                 arm.require_room(tokens_of_prompts[-1], ANSWER_TOKENS, "shorter --lengths")
             prompts = _prompts(arms, trials, percents, haystack)
-            answers, parts = _measure(arms, prompts, topk, concurrency, console)
+            texts, parts = ask_by_length(
+                arms, prompts, answer_tokens=ANSWER_TOKENS, index_topk=topk, concurrency=concurrency, console=console
+            )
+    answers = {
+        arm: [Answer(trial, said) for trial, said in zip(trials, chain(*given.values()), strict=True)]
+        for arm, given in texts.items()
+    }
     shares = {arm: _shares(given) for arm, given in answers.items()}
     console.print(_table(shares))
     if plot is not None:
@@ -124,26 +122,6 @@ def main(
     finish(console, report, compare(pairs, margin, alpha), parts, output)
 
 
-def _measure(
-    arms: Sequence[GivenServer], prompts: Sequence[Prompt], topk: int, concurrency: int, console: Console
-) -> tuple[dict[str, list[Answer]], dict[str, dict[str, Participation]]]:
-    """Ask length by length, so that CP's part is known of each. Returns answers, and CP's part by length, by arm."""
-    answers: dict[str, list[Answer]] = {arm.name: [] for arm in arms}
-    parts: dict[str, dict[str, Participation]] = {arm.name: {} for arm in arms}
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        for length, group in itertools.groupby(prompts, key=lambda prompt: prompt[0].length):
-            asked = list(group)
-            for arm in arms:
-                arm.flush_cache()
-                before = arm.counters()
-                task = progress.add_task(f"{arm.name}: {length:,} tokens", total=len(asked))
-                answers[arm.name] += _ask(arm, asked, concurrency, partial(progress.advance, task))
-                part = Participation.count([length] * len(asked), topk, before, arm.counters())
-                parts[arm.name][f"{length:,} tokens"] = part
-    return answers, parts
-
-
 def _read(path: Path) -> str:
     try:
         text = path.read_text(encoding="utf-8")
@@ -154,28 +132,20 @@ def _read(path: Path) -> str:
     return text
 
 
-def _prompts(arms: Sequence[GivenServer], trials: Sequence[Trial], depths: Sequence[int], text: str) -> list[Prompt]:
-    """Each trial with its prompt's token ids."""
+def _prompts(
+    arms: Sequence[GivenServer], trials: Sequence[Trial], depths: Sequence[int], text: str
+) -> dict[int, list[list[int]]]:
+    """By length, each trial's prompt as token ids; ``trials`` come length by length, and so do the prompts."""
     texts = [text, *(part for trial in trials for part in (*trial.needles, trial.question))]
     tokens = [[*arm.tokenize([INTRO], special=True), *arm.tokenize(texts, special=False)] for arm in arms]
     require_same_tokens(arms, tokens)
     intro, hay, *parts = tokens[0]
     size = len(depths) + 1
-    return [
-        (trial, assemble(trial, depths, hay, intro, parts[at : at + size - 1], parts[at + size - 1]))
-        for trial, at in zip(trials, range(0, len(parts), size), strict=True)
-    ]
-
-
-def _ask(server: Server, prompts: Sequence[Prompt], concurrency: int, advance: Callable[[], None]) -> list[Answer]:
-    def one(asked: Prompt) -> Answer:
-        trial, prompt = asked
-        text = server.generate(input_ids=prompt, sampling_params=greedy(ANSWER_TOKENS))["text"]
-        advance()
-        return Answer(trial, text)
-
-    with ThreadPoolExecutor(concurrency) as pool:
-        return list(pool.map(one, prompts))
+    prompts: dict[int, list[list[int]]] = {trial.length: [] for trial in trials}
+    for trial, at in zip(trials, range(0, len(parts), size), strict=True):
+        prompt = assemble(trial, depths, hay, intro, parts[at : at + size - 1], parts[at + size - 1])
+        prompts[trial.length].append(prompt)
+    return prompts
 
 
 def _shares(answers: Sequence[Answer]) -> dict[tuple[int, int], float]:

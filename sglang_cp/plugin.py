@@ -9,10 +9,11 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from types import TracebackType
 from typing import Any
 
+from sglang_cp.calibration import CALIBRATE
 from sglang_cp.counters import COUNTERS, DECISIONS
 from sglang_cp.decision import mode_text
 from sglang_cp.errors import SglangCpError, UsageError
@@ -21,9 +22,6 @@ from sglang_cp.memory import weight_bytes
 
 ORIGINS = ("disk", "distributed", "tensor", "ipc")
 """Where SGLang takes new weights from while it serves."""
-
-CALIBRATE = "sglang_cp_calibrate"
-"""The key in the body of POST /set_internal_state that asks for measuring anew; never a server argument."""
 
 _SCHEDULER = "sglang.srt.managers.scheduler."
 _REFUSED = "_sglang_cp_calibration_refused"
@@ -116,7 +114,7 @@ def _add_state(result: Any, scheduler: Any, *_: Any, **__: Any) -> Any:
     placement = strategy.placement if strategy else None
     calibration = strategy.calibration if strategy else None
     state["sglang_cp_memory"] = {
-        "weight_bytes": weight_bytes(scheduler.tp_worker.model_runner.model),
+        "weight_bytes": _weight_bytes(scheduler.tp_worker.model_runner.model),
         "buffer_bytes": placement.buffer_bytes if placement else 0,
         "shard_source": placement.source_name if placement else None,
     }
@@ -126,6 +124,12 @@ def _add_state(result: Any, scheduler: Any, *_: Any, **__: Any) -> Any:
         "refused": getattr(scheduler, _REFUSED, None),
     }
     return result
+
+
+@lru_cache(maxsize=1)
+def _weight_bytes(model: Any) -> int:
+    """Of the one model, reckoned once: /server_info is answered between two batches, and has many modules to walk."""
+    return weight_bytes(model)
 
 
 def _set_state(change: Callable[..., Any], scheduler: Any, request: Any) -> Any:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sglang_cp.calibration import CALIBRATE
 from sglang_cp.errors import SglangCpError, UsageError
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def _measured_state(client: httpx.Client, url: str) -> dict[str, Any]:
     """Have the server measure; returns what it says of it."""
     if "sglang_cp_calibration" not in _state(client):
         raise UsageError(f"The server at {url} runs without this sglang-cp: install it there and start it with CP on.")
-    answer = client.post("/set_internal_state", json={"server_args": {"sglang_cp_calibrate": True}})
+    answer = client.post("/set_internal_state", json={"server_args": {CALIBRATE: True}})
     answer.raise_for_status()
     state: dict[str, Any] = _state(client)["sglang_cp_calibration"]
     if not all(answer.json()):

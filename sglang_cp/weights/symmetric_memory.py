@@ -82,7 +82,7 @@ class SymmetricMemorySource:
     def refresh(self) -> None:
         """Move weights that upstream holds elsewhere into the arena.
 
-        The caller lets no rank pull before every rank is done (see :mod:`sglang_cp.weights.changes`). Raises
+        The caller lets no rank pull before every rank is done (see ``WeightPipeline.weights_change``). Raises
         RuntimeError if a weight has another layout than at start-up.
         """
         for index, layer in enumerate(self._layers):
