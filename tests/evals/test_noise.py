@@ -30,7 +30,7 @@ def test_noise_counts_tokens_before_the_first_that_differs_and_all_input_logprob
 
 
 def test_answers_of_different_lengths_are_no_comparison() -> None:
-    with pytest.raises(ValueError, match="shorter|longer"):
+    with pytest.raises(ValueError, match=r"shorter|longer"):
         Noise.between([answer((1,), ())], [answer((1, 2), ())])
 
 
