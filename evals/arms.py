@@ -9,8 +9,11 @@ from evals.server import ServerSpec
 from sglang_cp.tiny_checkpoint.config import TinyConfig
 from sglang_cp.tiny_checkpoint.writer import write_tiny_checkpoint
 
-CPU_PLATFORM = {"SGLANG_PLATFORM": "cpu_reference", "OMP_NUM_THREADS": "1"}
-"""Without a GPU. The thread count keeps ranks of several servers from waiting for each other."""
+CPU_PLATFORM = {"SGLANG_PLATFORM": "cpu_reference", "OMP_NUM_THREADS": "1", "SGLANG_CP_CPU_FORK": "1"}
+"""Without a GPU. The thread count keeps ranks of several servers from waiting for each other; forked ranks need not
+import SGLang again, which is most of a start."""
+SPAWNED = {"SGLANG_CP_CPU_FORK": "0"}
+"""Ranks started as SGLang starts them: each process finds the package and its plugins by itself."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,7 @@ class Arm:
         shard_source: ``--cp-shard-source``.
         chunk: ``--chunked-prefill-size`` in tokens.
         mixed: prefill and decode in one batch (``--enable-mixed-chunk``).
+        spawned: ranks start as SGLang starts them.
     """
 
     name: str
@@ -34,6 +38,7 @@ class Arm:
     shard_source: str = "auto"
     chunk: int = 128
     mixed: bool = False
+    spawned: bool = False
 
     def spec(self, model: Path, dtype: str) -> ServerSpec:
         args = ["--tp-size", str(self.tp_size), "--chunked-prefill-size", str(self.chunk)]
@@ -43,7 +48,7 @@ class Arm:
             args += ["--cp-min-tokens", str(self.min_tokens), "--cp-shard-source", self.shard_source]
         if self.mixed:
             args += ["--enable-mixed-chunk"]
-        return ServerSpec(self.name, model, (*_cpu(dtype), *args), CPU_PLATFORM)
+        return ServerSpec(self.name, model, (*_cpu(dtype), *args), CPU_PLATFORM | (SPAWNED if self.spawned else {}))
 
 
 def reference_spec(model: Path, dtype: str) -> ServerSpec:
@@ -77,8 +82,8 @@ ARMS = (
     Arm("tp2-sharded", 2, "sharded"),
     Arm("tp4-sharded", 4, "sharded", shard_source="symmetric-memory", chunk=512, mixed=True),
     # A request of 601 tokens has a chunk of 512 that is dealt out and a rest that is not.
-    Arm("tp2-sharded-256", 2, "sharded", min_tokens=256, chunk=512),
-    Arm("tp2-replicated", 2, "replicated"),
+    Arm("tp2-sharded-256", 2, "sharded", min_tokens=256, chunk=512, spawned=True),
+    Arm("tp2-replicated", 2, "replicated", spawned=True),
     Arm("tp4-replicated", 4, "replicated", chunk=512),
 )
 """The arms of the parity harness."""

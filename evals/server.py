@@ -19,6 +19,7 @@ from typing import Any
 import httpx
 
 START_TIMEOUT_S = 600.0
+_POLITE_S = 1.0  # SGLang looks for requests that still run, of which there are none, only every 5 s
 _STOP_TIMEOUT_S = 20.0
 
 
@@ -173,11 +174,11 @@ def _wait_until_ready(server: Server, process: subprocess.Popen[bytes], log_path
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
     """End the process group: politely first, then for certain, for a rank may outlive the leader."""
-    for sig in (signal.SIGTERM, signal.SIGKILL):
+    for sig, seconds in ((signal.SIGTERM, _POLITE_S), (signal.SIGKILL, _STOP_TIMEOUT_S)):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, sig)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_STOP_TIMEOUT_S)
+            process.wait(seconds)
 
 
 def _tail(log_path: Path, lines: int = 30) -> str:

@@ -9,6 +9,7 @@ PLATFORM_NAME = "cpu_reference"
 _PLATFORM_VARIABLE = "SGLANG_PLATFORM"
 _MODE_VARIABLE = "SGLANG_CP_CPU_MODE"
 _MEMORY_VARIABLE = "SGLANG_CP_CPU_MEMORY_MIB"
+_FORK_VARIABLE = "SGLANG_CP_CPU_FORK"
 
 
 class Mode(enum.Enum):
@@ -82,6 +83,11 @@ def publish_mode(mode: Mode) -> None:
 def mode() -> Mode:
     """The resolved mode, as the kernels see it."""
     return requested_mode() or Mode.FAITHFUL
+
+
+def forks_ranks() -> bool:
+    """Whether ranks are forked from the server process, for a faster start, not spawned as SGLang has it."""
+    return os.environ.get(_FORK_VARIABLE, "") == "1"
 
 
 def nominal_memory_bytes() -> int | None:

@@ -87,3 +87,23 @@ def test_nominal_memory_that_is_none_is_refused(monkeypatch, given):
     monkeypatch.setenv("SGLANG_CP_CPU_MEMORY_MIB", given)
     with pytest.raises(settings.SettingsError, match="positive number of MiB"):
         settings.nominal_memory_bytes()
+
+
+@pytest.mark.parametrize(("given", "forked"), [("", False), ("0", False), ("1", True)])
+def test_ranks_are_forked_only_where_asked(monkeypatch, given, forked):
+    """As SGLang has it, every rank finds the package and its plugins by itself."""
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    from sglang_cp.cpu_reference import install, plugin
+
+    registered = []
+    monkeypatch.setattr(HookRegistry, "register", lambda *hook: registered.append(hook))
+    monkeypatch.setattr(install, "install", lambda: None)
+    monkeypatch.setenv("SGLANG_PLATFORM", settings.PLATFORM_NAME)
+    monkeypatch.setenv("SGLANG_CP_CPU_FORK", given)
+
+    plugin.register()
+
+    names = [(name, kind) for name, _, kind in registered]
+    after_upstream_chose_spawn = ("sglang.srt.entrypoints.engine._set_envs_and_config", HookType.AFTER)
+    assert names == ([after_upstream_chose_spawn] if forked else [])

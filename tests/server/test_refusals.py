@@ -147,7 +147,7 @@ make_strategy(None)
 
 def test_an_unpatched_sglang_is_refused_with_the_way_out(checkpoint, tmp_path):
     installed = Path(importlib.util.find_spec("sglang").origin).parent
-    shutil.copytree(installed, tmp_path / "sglang", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(installed, tmp_path / "sglang")  # with its byte code, which would take a minute to compile
     for info in installed.parent.glob("sglang-*.dist-info"):
         shutil.copytree(info, tmp_path / info.name)
     sglang_cp = [sys.executable, "-m", "sglang_cp.cli", "patch"]
