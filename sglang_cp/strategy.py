@@ -31,6 +31,9 @@ from sglang_cp.weights.placement import ShardedAttention
 
 logger = logging.getLogger(__name__)
 
+_DECISION = "_sglang_cp_decision"
+"""Where a forward batch keeps its decision, with the rows that it was made for: a batch of another size is another."""
+
 
 class PerBatchInterleaveStrategy(ContextParallelStrategy):
     """Interleave CP over the TP group for long extends; every other forward is SGLang's plain TP."""
@@ -128,7 +131,19 @@ class PerBatchInterleaveStrategy(ContextParallelStrategy):
         return self.decide(num_tokens, forward_batch).context_parallel
 
     def decide(self, num_tokens: int, forward_batch: Any) -> Decision:
-        """The decision and its reason. ``num_tokens``: rows of the flattened batch, with any padding."""
+        """The decision and its reason; made once, and from then on read from the batch.
+
+        Args:
+            num_tokens: rows of the flattened batch, with any padding.
+            forward_batch: SGLang's. A copy by ``dataclasses.replace`` is decided anew, until it is being dealt out.
+        """
+        decided_for, decision = getattr(forward_batch, _DECISION, (None, None))
+        if decision is None or decided_for != num_tokens:
+            decision = self._decide(num_tokens, forward_batch)
+            setattr(forward_batch, _DECISION, (num_tokens, decision))
+        return decision
+
+    def _decide(self, num_tokens: int, forward_batch: Any) -> Decision:
         if isinstance(forward_batch.attn_cp_metadata, CPExtend):
             return Decision(True, "decided before the attention backend planned")
         if self._placement is None:

@@ -11,6 +11,7 @@ from sglang_cp import strategy as strategy_module
 from sglang_cp.cost.calibration import Calibration, CalibrationKey, MeasuredExtend
 from sglang_cp.cost.terms import Mode
 from sglang_cp.counters import Counters
+from sglang_cp.decision import Decision
 from sglang_cp.extend import CPExtend
 from sglang_cp.layout import TokenLayout
 from sglang_cp.strategy import PerBatchInterleaveStrategy
@@ -124,6 +125,40 @@ def test_the_decision_stands_once_it_is_on_the_batch(make):
     assert make().can_apply(8, decided)
 
 
+class Counting:
+    """A policy that counts how often it is asked."""
+
+    def __init__(self, *, context_parallel):
+        self.asked, self.context_parallel = 0, context_parallel
+
+    def decide(self, extend_lens, prefix_lens):
+        self.asked += 1
+        return Decision(self.context_parallel, "a test's")
+
+
+@pytest.mark.parametrize("context_parallel", [True, False])
+def test_a_batch_is_decided_once_however_often_it_is_asked_and_whatever_ran_between(make, context_parallel):
+    strategy = make()
+    strategy._policy = policy = Counting(context_parallel=context_parallel)
+    first, other = batch(), batch()
+    for _ in range(3):
+        assert strategy.can_apply(8, first) is context_parallel
+        assert strategy.blocks_prefill_graph(first) is context_parallel
+    assert policy.asked == 1
+    strategy._policy = Counting(context_parallel=not context_parallel)  # `sglang-cp calibrate` between two batches
+    assert strategy.can_apply(8, other) is not context_parallel
+    assert strategy.can_apply(8, first) is context_parallel
+    first.needs_forward_metadata_init = lambda: False  # its attention is planned
+    assert strategy.can_apply(8, first) is context_parallel
+
+
+def test_a_batch_that_was_padded_since_is_another(make):
+    padded = batch()
+    assert make().can_apply(8, padded)
+    padded.input_ids = range(12)
+    assert not make().can_apply(12, padded)
+
+
 @pytest.mark.parametrize("feature", ["enable_lora", "enable_two_batch_overlap", "enable_pdmux", "enable_hisparse"])
 def test_features_without_cp_keep_the_server_on_plain_tp(make, feature):
     strategy = make(**{feature: True})
@@ -223,7 +258,9 @@ def test_the_agreement_check_hears_of_every_extend_and_of_nothing_else(make, mon
         strategy_module.agreement, "AgreementCheck", lambda ranks: SimpleNamespace(check=lambda what: said.append(what))
     )
     strategy = make()
-    strategy.can_apply(8, batch())
+    long = batch()
+    strategy.can_apply(8, long)
+    strategy.can_apply(8, long)  # compared once
     strategy.can_apply(12, batch(input_ids=range(12)))
     strategy.can_apply(2, batch(forward_mode=ForwardMode.DECODE))
     assert said == ["CP (8 >= 8) for new tokens [3, 5]", "plain TP (padded batch) for new tokens [3, 5]"]

@@ -45,7 +45,8 @@ def choose(model: CostModel, extend_lens: Sequence[int], prefix_lens: Sequence[i
         prefix_lens: cached tokens of each request.
     """
     shape = ExtendShape.of(extend_lens, prefix_lens)
-    tp_seconds, cp_seconds = model.seconds(shape, Mode.TP), model.seconds(shape, Mode.CP)
+    seconds = model.seconds_by_mode(shape)
+    tp_seconds, cp_seconds = seconds[Mode.TP], seconds[Mode.CP]
     if shape.rows < model.geometry.tp:
         return Choice(Mode.TP, Reason.FEWER_ROWS_THAN_RANKS, tp_seconds, cp_seconds)
     if cp_seconds < tp_seconds:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sglang_cp.cost.shape import ExtendShape
-from sglang_cp.cost.terms import Geometry, Mode, units
+from sglang_cp.cost.terms import TERMS, Geometry, Mode, Units
 
 EXPOSED_HOST = "exposed_host"
 """The part of an extend's time in which the device waits for the host to launch kernels."""
@@ -36,12 +36,7 @@ class CostModel:
 
     def breakdown(self, shape: ExtendShape, mode: Mode) -> dict[str, float]:
         """Seconds by term, then what is exposed of host and pulls; all 0 for an extend without rows."""
-        parts = {term: seconds * units(term, shape, self.geometry, mode) for term, seconds in self.coefficients.items()}
-        host = self.host_seconds.get(mode, 0.0) if shape.rows else 0.0
-        pulls = self.pull_seconds if shape.rows and mode is Mode.CP else 0.0
-        parts[EXPOSED_HOST] = max(0.0, host - sum(parts.values()))
-        parts[EXPOSED_PULLS] = max(0.0, pulls - sum(parts.values()))
-        return parts
+        return self._breakdown(shape, mode, self._units(shape))
 
     def seconds(self, shape: ExtendShape, mode: Mode) -> float:
         """Seconds that the extend takes in ``mode``.
@@ -49,3 +44,20 @@ class CostModel:
         Plain Python arithmetic in a fixed order: ranks that hold the same coefficients get the same float.
         """
         return sum(self.breakdown(shape, mode).values())
+
+    def seconds_by_mode(self, shape: ExtendShape) -> dict[Mode, float]:
+        """``seconds`` in each mode, for little more than one of them."""
+        work = self._units(shape)
+        return {mode: sum(self._breakdown(shape, mode, work).values()) for mode in Mode}
+
+    def _units(self, shape: ExtendShape) -> dict[str, Units]:
+        return {term: TERMS[term](shape, self.geometry) for term in self.coefficients}
+
+    def _breakdown(self, shape: ExtendShape, mode: Mode, work: Mapping[str, Units]) -> dict[str, float]:
+        parts = {term: seconds * work[term].of(mode) for term, seconds in self.coefficients.items()}
+        device = sum(parts.values())
+        host = self.host_seconds.get(mode, 0.0) if shape.rows else 0.0
+        pulls = self.pull_seconds if shape.rows and mode is Mode.CP else 0.0
+        parts[EXPOSED_HOST] = max(0.0, host - device)
+        parts[EXPOSED_PULLS] = max(0.0, pulls - max(device, host))
+        return parts

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 
 @dataclass(frozen=True)
 class ExtendShape:
     """New tokens and cached prefix tokens of each request of one extend.
+
+    What they add up to is reckoned once: a server asks for it between two batches.
 
     Raises:
         ValueError: for a negative length, or lists of different lengths.
@@ -28,17 +31,17 @@ class ExtendShape:
         """From any sequences of integers; without prefixes, nothing is cached."""
         return cls(tuple(extend_lens), (0,) * len(extend_lens) if prefix_lens is None else tuple(prefix_lens))
 
-    @property
+    @cached_property
     def rows(self) -> int:
         """New tokens of the batch."""
         return sum(self.extend_lens)
 
-    @property
+    @cached_property
     def longest(self) -> int:
         """Tokens of the longest request, its prefix included."""
         return max((e + p for e, p in zip(self.extend_lens, self.prefix_lens, strict=True)), default=0)
 
-    @property
+    @cached_property
     def causal_pairs(self) -> int:
         """(row, key) pairs that the indexer scores: a row sees its prefix, the rows before it, and itself."""
         return sum(e * p + e * (e + 1) // 2 for e, p in zip(self.extend_lens, self.prefix_lens, strict=True))

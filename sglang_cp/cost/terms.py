@@ -71,6 +71,10 @@ class Units(NamedTuple):
     tp: float
     cp: float
 
+    def of(self, mode: Mode) -> float:
+        """In ``mode``."""
+        return self.tp if mode is Mode.TP else self.cp
+
 
 def _padded(shape: ExtendShape, geometry: Geometry) -> int:
     """Rows of each rank of a CP extend, padding included."""
@@ -132,5 +136,4 @@ TERMS: Mapping[str, Callable[[ExtendShape, Geometry], Units]] = MappingProxyType
 
 def units(term: str, shape: ExtendShape, geometry: Geometry, mode: Mode) -> float:
     """Units of ``term`` (a key of TERMS) on the busiest rank when the extend runs in ``mode``."""
-    by_mode = TERMS[term](shape, geometry)
-    return by_mode.tp if mode is Mode.TP else by_mode.cp
+    return TERMS[term](shape, geometry).of(mode)

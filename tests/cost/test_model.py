@@ -32,6 +32,12 @@ def test_an_extend_without_rows_takes_no_time(model, prefix, mode):
     assert model.seconds(ExtendShape.of([0], [prefix]), mode) == 0
 
 
+@settings(deadline=None)
+@given(MODELS, SHAPES)
+def test_both_modes_at_once_are_the_same_floats(model, shape):
+    assert model.seconds_by_mode(shape) == {mode: model.seconds(shape, mode) for mode in Mode}
+
+
 ROWS = CostModel(Geometry(2, 64), {"rows": 1e-3}, pull_seconds=0.05, host_seconds={Mode.TP: 0.01, Mode.CP: 0.02})
 
 
