@@ -13,7 +13,7 @@ from functools import lru_cache, partial
 from types import TracebackType
 from typing import Any
 
-from sglang_cp.calibration import CALIBRATE
+from sglang_cp.calibration import CALIBRATE, TIME_EXTENDS
 from sglang_cp.counters import COUNTERS, DECISIONS
 from sglang_cp.decision import mode_text
 from sglang_cp.errors import SglangCpError, UsageError
@@ -24,8 +24,8 @@ ORIGINS = ("disk", "distributed", "tensor", "ipc")
 """Where SGLang takes new weights from while it serves."""
 
 _SCHEDULER = "sglang.srt.managers.scheduler."
-_REFUSED = "_sglang_cp_calibration_refused"
-"""Where the scheduler keeps why the last such call was refused: SGLang answers the caller with true or false only."""
+_OUTCOME = "_sglang_cp_measuring"
+"""Where the scheduler keeps what the last such call came to: SGLang answers the caller with true or false only."""
 _WEIGHT_UPDATER = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager."
 
 
@@ -121,7 +121,7 @@ def _add_state(result: Any, scheduler: Any, *_: Any, **__: Any) -> Any:
     state["sglang_cp_calibration"] = {
         "decides": bool(strategy and strategy.auto and calibration),
         "measured": calibration.model_dump() if calibration else None,
-        "refused": getattr(scheduler, _REFUSED, None),
+        **getattr(scheduler, _OUTCOME, _outcome()),
     }
     return result
 
@@ -133,30 +133,40 @@ def _weight_bytes(model: Any) -> int:
 
 
 def _set_state(change: Callable[..., Any], scheduler: Any, request: Any) -> Any:
-    """Around SGLang's call: measure anew if that is asked for, and pass anything else on."""
-    if CALIBRATE not in request.server_args:
+    """Around SGLang's call: measure if that is asked for, and pass anything else on."""
+    if not {CALIBRATE, TIME_EXTENDS} & request.server_args.keys():
         return change(scheduler, request)
     from sglang.srt.managers.io_struct import SetInternalStateReqOutput
 
-    refused = _calibrate(scheduler, request.server_args)
-    setattr(scheduler, _REFUSED, refused)
-    return SetInternalStateReqOutput(updated=refused is None, server_args={})
+    outcome = _measure(scheduler, request.server_args)
+    setattr(scheduler, _OUTCOME, outcome)
+    return SetInternalStateReqOutput(updated=outcome["refused"] is None, server_args={})
 
 
-def _calibrate(scheduler: Any, asked: Mapping[str, Any]) -> str | None:
-    """Measure anew; returns why not, if not."""
-    from sglang_cp.calibration.serving import RefusedError, measure_again
+def _measure(scheduler: Any, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Calibrate anew, or time the extends that are asked for."""
+    from sglang_cp.calibration.serving import RefusedError, measure_again, time_extends
 
     strategy = _per_batch_strategy()
     if len(asked) > 1:
-        return f"{CALIBRATE} goes alone: set other server arguments in a call of their own."
+        return _outcome(refused=f"{' and '.join(sorted(asked))}: each goes in a call of its own.")
     if strategy is None:
-        return "CP is not chosen per batch here: start the server with --enable-prefill-cp and sharded weights."
+        return _outcome(
+            refused="CP is not chosen per batch here: start the server with --enable-prefill-cp and sharded weights."
+        )
     try:
+        if TIME_EXTENDS in asked:
+            times = time_extends(scheduler, strategy, asked[TIME_EXTENDS])
+            return _outcome(timed=[found and found.model_dump() for found in times])
         measure_again(scheduler, strategy)
     except RefusedError as error:
-        return str(error)
-    return None
+        return _outcome(refused=str(error))
+    return _outcome()
+
+
+def _outcome(*, refused: str | None = None, timed: list[Any] | None = None) -> dict[str, Any]:
+    """Why nothing was measured, if nothing was; times of the extends that were asked for."""
+    return {"refused": refused, "timed": timed}
 
 
 def _change_weights(change: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -93,12 +93,11 @@ def fixed_min_tokens(args: Any) -> int | None:
 
 
 def unmeasurable_reasons(args: Any) -> list[str]:
-    """Features with which extends cannot be measured outside of requests, named for the log."""
-    features = {
-        "speculative decoding": args.speculative_algorithm is not None,
-        "prefill-decode disaggregation": args.disaggregation_mode != "null",
+    """Why extends cannot be measured outside of requests, to follow "cannot be measured"."""
+    reasons = {
+        "on a decode server, whose prompts are prefilled elsewhere": args.disaggregation_mode == "decode",
     }
-    return [name for name, present in features.items() if present]
+    return [reason for reason, present in reasons.items() if present]
 
 
 def plain_tp_reasons(args: Any) -> list[str]:

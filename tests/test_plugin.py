@@ -6,6 +6,7 @@ import pytest
 
 from sglang_cp import plugin
 from sglang_cp.calibration import serving
+from sglang_cp.calibration.requests import Times
 from sglang_cp.counters import Decisions
 from sglang_cp.decision import Decision
 
@@ -73,6 +74,27 @@ def test_the_key_measures_anew_and_never_becomes_a_server_argument(strategy, mon
     assert (calls, seen) == ([(scheduler, strategy)], [])
 
 
+def test_times_of_given_extends_can_be_read_until_the_next_call(strategy, monkeypatch):
+    asked = []
+    times = [Times(tp=[0.1], cp=[0.2]), None]
+    monkeypatch.setattr(serving, "time_extends", lambda _, __, what: asked.append(what) or times)
+    monkeypatch.setattr(serving, "measure_again", lambda *_: None)
+    monkeypatch.setattr(plugin, "weight_bytes", lambda model: 1)
+    scheduler = SimpleNamespace(tp_worker=SimpleNamespace(model_runner=SimpleNamespace(model=None)))
+
+    def timed():
+        return plugin._add_state(SimpleNamespace(internal_state={}), scheduler).internal_state["sglang_cp_calibration"][
+            "timed"
+        ]
+
+    answer, seen = set_state({plugin.TIME_EXTENDS: "what is asked"}, scheduler)
+    assert (answer.updated, seen, asked) == (True, [], ["what is asked"])
+    assert timed() == [{"tp": [0.1], "cp": [0.2]}, None]
+    assert set_state({plugin.CALIBRATE: True}, scheduler)[0].updated
+    assert timed() is None
+    assert not set_state({plugin.CALIBRATE: True, plugin.TIME_EXTENDS: "both"}, scheduler)[0].updated
+
+
 def test_a_refusal_can_be_read_until_the_next_call_succeeds(strategy, monkeypatch):
     def refuse(*_):
         raise serving.RefusedError("busy")
@@ -90,7 +112,7 @@ def test_a_refusal_can_be_read_until_the_next_call_succeeds(strategy, monkeypatc
     assert refused() == "busy"
     answer, seen = set_state({plugin.CALIBRATE: True, "pp_max_micro_batch_size": 8}, scheduler)
     assert (answer.updated, seen) == (False, [])
-    assert "alone" in refused()
+    assert "a call of its own" in refused()
     monkeypatch.setattr(plugin, "_per_batch_strategy", lambda: None)
     assert not set_state({plugin.CALIBRATE: True}, scheduler)[0].updated
     assert "--enable-prefill-cp" in refused()

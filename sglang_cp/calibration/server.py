@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -13,10 +13,13 @@ from sglang.srt.platforms import current_platform
 
 from sglang_cp.calibration.cache import read_cached, write_cached
 from sglang_cp.calibration.key import calibration_key
+from sglang_cp.calibration.requests import Times
+from sglang_cp.calibration.room import Room
 from sglang_cp.calibration.synthetic import extend_batch, forward
 from sglang_cp.calibration.timing import LockstepTimer
 from sglang_cp.cost.calibration import Calibration, CalibrationKey, loads
 from sglang_cp.cost.fit import Measurement, fit
+from sglang_cp.cost.shape import ExtendShape
 from sglang_cp.cost.shapes import calibration_shapes
 from sglang_cp.cost.terms import Geometry, Mode
 from sglang_cp.ranks import exchange, together
@@ -75,11 +78,8 @@ def measured(scheduler: Any, modes: Modes, key: CalibrationKey) -> Calibration:
 
 def _measure(scheduler: Any, modes: Modes, geometry: Geometry) -> tuple[list[Measurement], float]:
     """Every shape in both modes, and the pulls alone, in seconds."""
-    pool_tokens = scheduler.max_total_num_tokens - scheduler.page_size
-    context_tokens = min(scheduler.model_config.context_len, pool_tokens)
-    chunk_tokens = scheduler.chunked_prefill_size or context_tokens
-    shapes = calibration_shapes(geometry, chunk_tokens=chunk_tokens, context_tokens=context_tokens)
-    timer = LockstepTimer(scheduler.tp_cpu_group, scheduler.device_module.synchronize)
+    room, timer = Room.of(scheduler), _timer(scheduler)
+    shapes = calibration_shapes(geometry, chunk_tokens=room.chunk_tokens, context_tokens=room.context_tokens)
     measurements = []
     with _as_served(scheduler):
         for shape in shapes:
@@ -89,6 +89,34 @@ def _measure(scheduler: Any, modes: Modes, geometry: Geometry) -> tuple[list[Mea
                         seconds = timer.seconds(partial(forward, scheduler, batch))
                     measurements.append(Measurement(shape, mode, seconds))
         return measurements, timer.seconds(modes.pull_all)
+
+
+def timed(scheduler: Any, modes: Modes, shapes: Sequence[ExtendShape], rounds: int) -> list[Times | None]:
+    """Each shape's times, ``rounds`` in each mode; None for one that the server cannot hold.
+
+    The modes take turns, and turns at being first, so that a machine that slows down does so for both. Every rank makes
+    this call, while the scheduler is idle; all have the first one's times.
+    """
+    room, timer = Room.of(scheduler), _timer(scheduler)
+    times: list[Times | None] = []
+    with _as_served(scheduler):
+        for shape in shapes:
+            if not room.holds(shape):
+                times.append(None)
+                continue
+            seconds: dict[Mode, list[float]] = {mode: [] for mode in Mode}
+            with extend_batch(scheduler, shape) as batch:
+                work = partial(forward, scheduler, batch)
+                for turn in range(rounds + 1):
+                    for mode in list(Mode)[:: -1 if turn % 2 else 1]:
+                        with modes.forced(mode):
+                            seconds[mode].append(timer.once(work))
+            times.append(Times(tp=seconds[Mode.TP][1:], cp=seconds[Mode.CP][1:]))  # the first compiled kernels
+    return times
+
+
+def _timer(scheduler: Any) -> LockstepTimer:
+    return LockstepTimer(scheduler.tp_cpu_group, scheduler.device_module.synchronize)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""When a server measures: before it serves with ``--cp-min-tokens auto``, and when ``sglang-cp calibrate`` asks."""
+"""When a server measures: before it serves with ``--cp-min-tokens auto``, and when it is asked to while it is idle."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import time
 from typing import Any
 
 from sglang_cp.calibration.report import break_even_text, residuals_text
-from sglang_cp.calibration.server import cached, measured, server_key
+from sglang_cp.calibration.requests import Times, parsed
+from sglang_cp.calibration.server import cached, measured, server_key, timed
 from sglang_cp.calibration.synthetic import NoRoomError
-from sglang_cp.errors import SglangCpError
+from sglang_cp.errors import SglangCpError, UsageError
 from sglang_cp.ranks import StepFailedError, exchange
 from sglang_cp.startup import unmeasurable_reasons
 
@@ -31,7 +32,7 @@ def before_serving(scheduler: Any, strategy: Any) -> None:
     reasons = unmeasurable_reasons(scheduler.server_args)
     try:
         if reasons:
-            raise RefusedError(f"extends cannot be measured with {', '.join(reasons)}")
+            raise RefusedError(f"extends cannot be measured {', '.join(reasons)}")
         key = server_key(scheduler, strategy.placement.source_name)
         found = cached(scheduler, key)
         if found is not None:
@@ -52,18 +53,39 @@ def measure_again(scheduler: Any, strategy: Any) -> None:
     Raises:
         RefusedError: on every rank, if it cannot measure now or at all.
     """
-    if strategy.placement is None:
-        raise RefusedError("Every extend of this server runs as plain TP: its log says because of what.")
-    reasons = unmeasurable_reasons(scheduler.server_args)
-    if reasons:
-        raise RefusedError(f"Extends cannot be measured with {', '.join(reasons)}: start the server without.")
-    busy = not scheduler.is_fully_idle() or scheduler._engine_paused or bool(scheduler.weight_updater.offload_tags)
-    if any(exchange(scheduler.tp_cpu_group, busy)):
-        raise RefusedError("The server is busy, paused or has released its memory: try again when it is idle.")
+    _require_idle(scheduler, strategy)
     try:
         _measure_and_adopt(scheduler, strategy)
     except (StepFailedError, NoRoomError) as error:
         raise RefusedError(str(error)) from error
+
+
+def time_extends(scheduler: Any, strategy: Any, asked: Any) -> list[Times | None]:
+    """Time the extends of ``asked``, a ``TimingRequest``, on a server that serves but is idle. Every rank does so.
+
+    Returns:
+        For each its times; None for an extend that the server cannot hold.
+
+    Raises:
+        RefusedError: on every rank, if it cannot measure now or at all.
+    """
+    _require_idle(scheduler, strategy)
+    try:
+        request = parsed(asked)
+        return timed(scheduler, strategy, [lengths.to_shape() for lengths in request.extends], request.rounds)
+    except (UsageError, NoRoomError) as error:
+        raise RefusedError(str(error)) from error
+
+
+def _require_idle(scheduler: Any, strategy: Any) -> None:
+    if strategy.placement is None:
+        raise RefusedError("Every extend of this server runs as plain TP: its log says because of what.")
+    reasons = unmeasurable_reasons(scheduler.server_args)
+    if reasons:
+        raise RefusedError(f"Extends cannot be measured {', '.join(reasons)}.")
+    busy = not scheduler.is_fully_idle() or scheduler._engine_paused or bool(scheduler.weight_updater.offload_tags)
+    if any(exchange(scheduler.tp_cpu_group, busy)):
+        raise RefusedError("The server is busy, paused or has released its memory: try again when it is idle.")
 
 
 def _measure_and_adopt(scheduler: Any, strategy: Any) -> None:

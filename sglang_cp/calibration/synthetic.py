@@ -1,6 +1,11 @@
 """One extend of given lengths on a scheduler that has nothing else to do: upstream's own batch, without requests.
 
 What cached tokens hold does not matter for the time that an extend takes, so a prefix is only allocated.
+
+With speculative decoding it is the target model's extend, as the draft worker has it: hidden states of all rows are
+kept for the draft. What follows in serving, the draft's own extend of the same rows, is plain TP whatever was chosen
+for the target, and takes the same time after either: it adds to both sides of the comparison, so it is not measured.
+The same holds for a prefill server that hands its KV on.
 """
 
 from __future__ import annotations
@@ -14,7 +19,7 @@ from typing import Any
 import torch
 from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
 from sglang.srt.mem_cache.common import evict_from_tree_cache
-from sglang.srt.model_executor.forward_batch_info import ForwardBatch
+from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, ForwardBatch
 from sglang.srt.sampling.sampling_params import SamplingParams
 
 from sglang_cp.cost.shape import ExtendShape
@@ -69,8 +74,15 @@ def extend_batch(scheduler: Any, shape: ExtendShape) -> Iterator[ScheduleBatch]:
 
 def forward(scheduler: Any, batch: ScheduleBatch) -> None:
     """Run the model on ``batch``, as often as called; whatever it computes is dropped."""
-    model_runner = scheduler.tp_worker.model_runner
+    model_runner = scheduler.tp_worker.model_runner  # the target's, also where a draft worker wraps it
+    batch.capture_hidden_mode = _captured(scheduler.spec_algorithm)  # making a ForwardBatch resets it
     model_runner.forward(ForwardBatch.init_new(batch, model_runner))
+
+
+def _captured(algorithm: Any) -> CaptureHiddenMode:
+    """Hidden states that an extend keeps; a draft model that shares nothing with the target needs none."""
+    for_draft = algorithm.is_eagle() or algorithm.is_dflash()
+    return CaptureHiddenMode.FULL if for_draft else CaptureHiddenMode.NULL
 
 
 def _request(scheduler: Any, extend_len: int, prefix_len: int) -> Req:

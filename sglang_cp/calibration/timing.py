@@ -28,14 +28,15 @@ class LockstepTimer:
         self._synchronize = synchronize
 
     def seconds(self, work: Callable[[], None]) -> float:
-        """Wall time of ``work`` as the first rank has it, after one run that compiles what needs compiling."""
-        self._once(work)
-        seconds = [self._once(work)]
+        """Wall time of ``work``, after one run that compiles what needs compiling."""
+        self.once(work)
+        seconds = [self.once(work)]
         if seconds[0] <= _SHORT_SECONDS:
-            seconds += [self._once(work) for _ in range(_REPEATS - 1)]
+            seconds += [self.once(work) for _ in range(_REPEATS - 1)]
         return median(seconds)
 
-    def _once(self, work: Callable[[], None]) -> float:
+    def once(self, work: Callable[[], None]) -> float:
+        """Wall time of one run as the first rank has it."""
         self._synchronize()
         exchange(self._group, None)  # all start together
         start = time.perf_counter()

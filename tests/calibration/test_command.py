@@ -1,6 +1,7 @@
 """``sglang-cp calibrate`` against servers that answer as SGLang does."""
 
 import json
+import re
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
@@ -72,6 +73,7 @@ def test_the_server_measures_and_the_table_is_its_calibration(server, tmp_path):
     assert "+25.0%" in result.output
     assert "from 102 new tokens on" in " ".join(result.output.split())
     assert "fixed threshold" not in result.output
+    assert re.search(r"Measuring took \d+\.\d s", result.output)
     assert read_calibration(tmp_path / "c.json") == EXAMPLE
 
 

@@ -79,6 +79,7 @@ def scheduler(rank, **changes):
         "max_total_num_tokens": 4096,
         "page_size": 64,
         "chunked_prefill_size": 512,
+        "max_running_requests": 4,
         "model_config": SimpleNamespace(context_len=1024),
         "device_module": SimpleNamespace(synchronize=lambda: None),
         "forward_stream_ctx": contextlib.nullcontext(),
@@ -91,7 +92,7 @@ def ranks(monkeypatch, tmp_path):
     monkeypatch.setenv("SGLANG_CP_CACHE_DIR", str(tmp_path))
     made = Ranks(monkeypatch)
     made.modes = [Modes(rank) for rank in range(RANKS)]
-    made.shapes = []
+    made.shapes, made.monkeypatch = [], monkeypatch
 
     @contextlib.contextmanager
     def batch(scheduler, shape):
@@ -160,3 +161,33 @@ def test_extends_that_cannot_be_fitted_fail_on_every_rank_and_write_nothing(rank
     assert [type(error) for error in errors] == [StepFailedError] * RANKS
     assert "too few" in str(errors[1])
     assert not cache_path(key()).exists()
+
+
+SHORT, LONG, TOO_LONG = ExtendShape.of([10, 6], [0, 300]), ExtendShape.of([512]), ExtendShape.of([513])
+
+
+def test_given_extends_are_timed_by_turns_and_all_ranks_have_the_first_ones_times(ranks):
+    shapes = [SHORT, TOO_LONG, LONG]
+    first, second = ranks.run(lambda rank: server.timed(scheduler(rank), ranks.modes[rank], shapes, 3))
+    assert first == second
+    short, none, long = first
+    assert none is None
+    assert short.tp == pytest.approx([18e-4] * 3)
+    assert short.cp == pytest.approx([10e-4] * 3)
+    assert long.cp == pytest.approx([258e-4] * 3)
+    assert ranks.modes[0].ran == ranks.modes[1].ran
+    tp, cp = Mode.TP, Mode.CP
+    assert [mode for shape, mode in ranks.modes[0].ran if shape == SHORT] == [tp, cp, cp, tp, tp, cp, cp, tp]
+
+
+def test_the_run_that_compiles_kernels_is_in_no_ones_times(ranks):
+    cold = set()
+
+    def slow_at_first(scheduler, shape):
+        rank = ranks.modes[scheduler.tp_group.rank_in_group]
+        rank.now += 1e-3 if (rank.rank, rank.mode) in cold else 7.0
+        cold.add((rank.rank, rank.mode))
+
+    ranks.monkeypatch.setattr(server, "forward", slow_at_first)
+    (times, _) = ranks.run(lambda rank: server.timed(scheduler(rank), ranks.modes[rank], [LONG], 2))
+    assert times[0].tp + times[0].cp == pytest.approx([1e-3] * 4)

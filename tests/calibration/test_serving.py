@@ -5,12 +5,16 @@ from types import SimpleNamespace
 import pytest
 
 from sglang_cp.calibration import serving
-from sglang_cp.calibration.serving import RefusedError, before_serving, measure_again
+from sglang_cp.calibration.requests import Times
+from sglang_cp.calibration.serving import RefusedError, before_serving, measure_again, time_extends
+from sglang_cp.calibration.synthetic import NoRoomError
+from sglang_cp.cost.shape import ExtendShape
 from sglang_cp.ranks import StepFailedError
 from tests.calibration.examples import cp_from_100_tokens, key
 
 MEASURED = cp_from_100_tokens(key())
 CACHED = cp_from_100_tokens(key(device="cached"))
+ASKED = {"extends": [{"extend_lens": [8], "prefix_lens": [64]}], "rounds": 3}
 
 
 class Strategy:
@@ -91,10 +95,7 @@ def test_a_fixed_threshold_or_a_server_without_cp_measures_nothing(calls):
 
 @pytest.mark.parametrize(
     ("args", "named"),
-    [
-        ({"speculative_algorithm": "EAGLE"}, "speculative decoding"),
-        ({"disaggregation_mode": "prefill"}, "prefill-decode disaggregation"),
-    ],
+    [({"disaggregation_mode": "decode"}, "on a decode server")],
 )
 def test_what_cannot_be_measured_keeps_the_default_threshold_with_a_warning(calls, caplog, args, named):
     strategy = Strategy()
@@ -105,6 +106,13 @@ def test_what_cannot_be_measured_keeps_the_default_threshold_with_a_warning(call
     assert named in record.getMessage()
     with pytest.raises(RefusedError, match=named):
         measure_again(scheduler(**args), strategy)
+
+
+@pytest.mark.parametrize("args", [{"speculative_algorithm": "EAGLE"}, {"disaggregation_mode": "prefill"}])
+def test_servers_with_a_draft_model_or_that_only_prefill_measure(calls, args):
+    strategy = Strategy()
+    before_serving(scheduler(**args), strategy)
+    assert (strategy.calibration, calls.measured) == (MEASURED, 1)
 
 
 def test_a_failed_measurement_keeps_the_default_threshold_with_a_warning(calls, caplog):
@@ -126,13 +134,39 @@ def test_an_idle_server_measures_again_with_a_fixed_threshold_too(calls):
 def test_a_server_that_is_not_idle_refuses(calls, state):
     calls.others_busy = state.pop("others", False)
     strategy = Strategy()
-    with pytest.raises(RefusedError, match="try again"):
-        measure_again(scheduler(**state), strategy)
+    for ask in (measure_again, lambda *server: time_extends(*server, ASKED)):
+        with pytest.raises(RefusedError, match="try again"):
+            ask(scheduler(**state), strategy)
     assert (strategy.calibration, calls.measured) == (None, 0)
 
 
 def test_a_server_that_is_plain_tp_refuses(calls):
     strategy = Strategy()
     strategy.placement = None
-    with pytest.raises(RefusedError, match="plain TP"):
-        measure_again(scheduler(), strategy)
+    for ask in (measure_again, lambda *server: time_extends(*server, ASKED)):
+        with pytest.raises(RefusedError, match="plain TP"):
+            ask(scheduler(), strategy)
+
+
+def test_given_extends_are_timed_and_nothing_is_adopted(calls, monkeypatch):
+    asked = []
+    times = [Times(tp=[1.0], cp=[2.0])]
+    monkeypatch.setattr(serving, "timed", lambda scheduler, modes, *what: asked.append(what) or times)
+    strategy = Strategy()
+    assert time_extends(scheduler(), strategy, ASKED) == times
+    assert asked == [([ExtendShape.of([8], [64])], 3)]
+    assert (strategy.calibration, calls.measured) == (None, 0)
+
+
+def test_extends_that_are_none_are_refused_with_a_sentence(calls):
+    with pytest.raises(RefusedError, match="cannot be timed"):
+        time_extends(scheduler(), Strategy(), {"extends": []})
+
+
+def test_a_full_pool_is_a_refusal(calls, monkeypatch):
+    def full(*_):
+        raise NoRoomError("no room")
+
+    monkeypatch.setattr(serving, "timed", full)
+    with pytest.raises(RefusedError, match="no room"):
+        time_extends(scheduler(), Strategy(), ASKED)

@@ -5,6 +5,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode
+from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+
 from sglang_cp.calibration import synthetic
 from sglang_cp.calibration.synthetic import NoRoomError, extend_batch
 from sglang_cp.cost.shape import ExtendShape
@@ -78,7 +81,7 @@ def scheduler(monkeypatch):
         token_to_kv_pool_allocator=Allocator(pages=10),
         tree_cache=SimpleNamespace(is_chunk_cache=lambda: True),
         model_config=SimpleNamespace(vocab_size=500),
-        spec_algorithm=None,
+        spec_algorithm=SpeculativeAlgorithm.NONE,
     )
 
 
@@ -135,3 +138,22 @@ def test_tokens_are_equal_on_all_ranks_and_of_many_kinds(scheduler):
     assert tokens[0] == tokens[1]
     assert len(set(tokens[0])) > 100
     assert max(tokens[0]) < 500
+
+
+@pytest.mark.parametrize("algorithm", SpeculativeAlgorithm)
+def test_a_target_model_keeps_the_hidden_states_that_its_draft_model_reads(scheduler, monkeypatch, algorithm):
+    """As upstream's draft workers have it, at each run: making a ForwardBatch takes the mode off the batch."""
+    scheduler.spec_algorithm = algorithm
+    scheduler.tp_worker = SimpleNamespace(model_runner=SimpleNamespace(forward=lambda mode: ran.append(mode)))
+    ran = []
+
+    def init_new(batch, model_runner):
+        mode, batch.capture_hidden_mode = batch.capture_hidden_mode, None
+        return mode
+
+    monkeypatch.setattr(synthetic.ForwardBatch, "init_new", init_new)
+    with extend_batch(scheduler, ExtendShape.of([5])) as batch:
+        synthetic.forward(scheduler, batch)
+        synthetic.forward(scheduler, batch)
+    keeps_none = {"NONE", "STANDALONE", "NGRAM"}
+    assert ran == [CaptureHiddenMode.NULL if algorithm.name in keeps_none else CaptureHiddenMode.FULL] * 2
