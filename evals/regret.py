@@ -1,48 +1,40 @@
 """What the cost model's choice between CP and TP costs: the time of the chosen mode over the better of both.
 
-Goal: at most 1.03 for 95 % of the extends, never over 1.10.
+``python -m evals.regret --url http://HOST:30000`` times a grid of extends in both modes on a running, idle server, and
+judges what the calibration that it serves with chooses. Goal on a GPU: at most 1.03 for 95 % of the extends, never over
+1.10. Without --url a tiny model is served on CPU ranks. With --calibration nothing is measured: times are read.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
-from itertools import product
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Annotated
 
 import typer
-from pydantic import BaseModel, ConfigDict, Field, RootModel, ValidationError
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from sglang_cp.cost.calibration import Seconds, Tokens, read_calibration
+from evals.regret_grid import grid, small_grid
+from evals.regret_measure import Measured, measure, tiny_server
+from evals.regret_times import Timed, read_times, write_times
+from evals.server import ServerError, end_on_sigterm
+from sglang_cp.calibration.client import MeasuringClient, connected
+from sglang_cp.calibration.report import residuals_text
+from sglang_cp.calibration.requests import MOST_ROUNDS
+from sglang_cp.cost.calibration import read_calibration
 from sglang_cp.cost.choice import choose
-from sglang_cp.cost.files import write_whole
 from sglang_cp.cost.fit import Fit, fit
 from sglang_cp.cost.model import CostModel
-from sglang_cp.cost.shape import ExtendShape
 from sglang_cp.cost.terms import Mode
-from sglang_cp.errors import UsageError
-
-LENGTHS = tuple(2**power for power in range(6, 17))
-BATCHES = (1, 2, 4, 8, 16)
-PREFIXES = (0, 1024, 4096, 16384, 65536)
-CHUNKS = (8192, 32768)
-"""The full grid: new tokens of a request, requests, cached tokens of each, and tokens that one extend may have."""
+from sglang_cp.errors import SglangCpError, UsageError
+from sglang_cp.startup import SUPPORTED_TP_SIZES
 
 USUAL_GOAL, USUAL_SHARE, WORST_GOAL = 1.03, 0.95, 1.10
-
-
-@dataclass(frozen=True)
-class Timed:
-    """An extend timed in both modes, in seconds."""
-
-    shape: ExtendShape
-    tp_seconds: float
-    cp_seconds: float
 
 
 @dataclass(frozen=True)
@@ -53,40 +45,30 @@ class Regret:
     chosen: Mode
     ratio: float
 
+    @property
+    def within_noise(self) -> bool:
+        """Whether the ratio is no further from 1 than its own noise."""
+        return self.timed.noise is not None and self.ratio <= 1 + self.timed.noise
+
 
 @dataclass(frozen=True)
 class Summary:
-    """All extends: how many, the share within the usual goal, the ratio's 95th percentile and maximum."""
+    """All extends: how many, the share within the usual goal, the ratio's 95th percentile and maximum.
+
+    ``over``: extends over the usual goal; ``over_within_noise``: those of them that noise may have put there.
+    """
 
     extends: int
     share_within: float
     percentile_95: float
     worst: float
     chosen_cp: int
+    over: int
+    over_within_noise: int
 
     @property
     def reached(self) -> bool:
         return self.share_within >= USUAL_SHARE and self.worst <= WORST_GOAL
-
-
-def grid(
-    lengths: Iterable[int] = LENGTHS,
-    batches: Iterable[int] = BATCHES,
-    prefixes: Iterable[int] = PREFIXES,
-    chunks: Iterable[int] = CHUNKS,
-) -> list[ExtendShape]:
-    """The first extend that a scheduler makes of equal requests: as many as the chunk holds, the last one cut."""
-    shapes = []
-    for length, batch, prefix, chunk in product(lengths, batches, prefixes, chunks):
-        room = [min(length, chunk - length * index) for index in range(batch)]
-        extend_lens = [tokens for tokens in room if tokens > 0]
-        shapes.append(ExtendShape.of(extend_lens, [prefix] * len(extend_lens)))
-    return list(dict.fromkeys(shapes))
-
-
-def measure(shapes: Iterable[ExtendShape], seconds: Callable[[ExtendShape, Mode], float]) -> list[Timed]:
-    """Time each extend in both modes with ``seconds``."""
-    return [Timed(shape, seconds(shape, Mode.TP), seconds(shape, Mode.CP)) for shape in shapes]
 
 
 def regret(model: CostModel, timed: Timed) -> Regret:
@@ -125,90 +107,143 @@ def _timed_in_both_modes(fitted: Fit) -> list[Timed]:
 def summarize(regrets: Sequence[Regret]) -> Summary:
     """``regrets``: at least one."""
     ratios = sorted(regret.ratio for regret in regrets)
+    over = [regret for regret in regrets if regret.ratio > USUAL_GOAL]
     return Summary(
         extends=len(ratios),
-        share_within=sum(ratio <= USUAL_GOAL for ratio in ratios) / len(ratios),
+        share_within=1 - len(over) / len(ratios),
         percentile_95=ratios[-(-95 * len(ratios) // 100) - 1],
         worst=ratios[-1],
         chosen_cp=sum(regret.chosen is Mode.CP for regret in regrets),
+        over=len(over),
+        over_within_noise=sum(regret.within_noise for regret in over),
     )
 
 
-class _TimedRecord(BaseModel):
-    """One line of a file of times."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-    extend_lens: Annotated[list[Tokens], Field(min_length=1)]
-    prefix_lens: list[Tokens]
-    tp_seconds: Seconds
-    cp_seconds: Seconds
-
-
-class _Times(RootModel[list[_TimedRecord]]):
-    root: Annotated[list[_TimedRecord], Field(min_length=1)]
-
-
-def read_times(path: Path) -> list[Timed]:
-    """Read a JSON list of {extend_lens, prefix_lens, tp_seconds, cp_seconds}. Raises UsageError."""
-    try:
-        records = _Times.model_validate_json(path.read_bytes()).root
-        return [Timed(ExtendShape.of(r.extend_lens, r.prefix_lens), r.tp_seconds, r.cp_seconds) for r in records]
-    except OSError as error:
-        raise UsageError(f"--times {path} cannot be read ({error.strerror}): measure the grid again.") from error
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"])) or "the file"
-        raise UsageError(f"--times {path} cannot be used ({place}: {first['msg']}): measure the grid again.") from error
-    except ValueError as error:
-        raise UsageError(f"--times {path} cannot be used ({error}): measure the grid again.") from error
-
-
 def main(
-    calibration: Annotated[Path, typer.Option(help="File of `sglang-cp calibrate`.")],
-    times: Annotated[
-        Path | None, typer.Option(help="Extends timed in both modes; without, the calibration's own, held out in turn.")
+    url: Annotated[
+        str | None, typer.Option(help="Of an idle server; without, a tiny one is started on CPU ranks.")
     ] = None,
-    output: Annotated[Path | None, typer.Option(help="Write every extend's choice and ratio as JSON.")] = None,
+    api_key: Annotated[str | None, typer.Option(help="The server's --admin-api-key or --api-key.")] = None,
+    small: Annotated[bool, typer.Option("--small", help="A grid for a tiny model; implied without --url.")] = False,
+    rounds: Annotated[int, typer.Option(help="Runs of each extend in each mode, after a warm-up.")] = 5,
+    tp: Annotated[int | None, typer.Option(help="CPU ranks of the server that is started here, default 2.")] = None,
+    calibration: Annotated[
+        Path | None, typer.Option(help="File of `sglang-cp calibrate`: judge it without a server.")
+    ] = None,
+    times: Annotated[
+        Path | None, typer.Option(help="With --calibration: timed extends; without, its own, held out in turn.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option(help="Write the times as JSON, for --times.")] = None,
 ) -> None:
     """Judge the cost model's choices; exit code 1 if the goal is missed, 2 for unusable input."""
+    end_on_sigterm()
+    console = Console(highlight=False)
     try:
-        if output is not None and not output.parent.is_dir():
-            raise UsageError(f"--output {output} cannot be written: {output.parent} is not a directory.")
-        fitted = read_calibration(calibration).to_fit()
-        regrets = held_out(fitted) if times is None else [regret(fitted.model, timed) for timed in read_times(times)]
+        _check(url, tp, rounds, calibration, times, output)
+        if calibration is None:
+            with connected(url, api_key) if url else tiny_server(tp or 2) as client:
+                measured = _measured(client, small=small or url is None, rounds=rounds)
+            model = measured.calibration.to_fit().model
+            regrets = [regret(model, timed) for timed in measured.timed]
+        else:
+            measured, regrets = None, _from_files(calibration, times)
+        if output is not None:
+            write_times(output, [item.timed for item in regrets])
+    except (SglangCpError, ServerError) as error:
+        Console(stderr=True).print(str(error), style="red", markup=False, soft_wrap=True)
+        raise typer.Exit(error.exit_code if isinstance(error, SglangCpError) else 1) from error
+    summary = summarize(regrets)
+    console.print(_table(regrets))
+    for line in (*_about(measured), *_verdict(summary, regrets)):
+        console.print(line, soft_wrap=True)
+    if measured is not None and measured.on_cpu:
+        console.print("The goal is for GPUs; CPU ranks are a reference that nobody serves on, so this is no verdict.")
+    elif not summary.reached:
+        raise typer.Exit(1)
+
+
+def _check(
+    url: str | None, tp: int | None, rounds: int, calibration: Path | None, times: Path | None, output: Path | None
+) -> None:
+    """Raise UsageError for options that do not go together, before anything is started."""
+    if times is not None and calibration is None:
+        raise UsageError("--times are judged with a calibration: give it with --calibration.")
+    if url is not None and calibration is not None:
+        raise UsageError("--calibration is judged without a server: leave one of --url and --calibration out.")
+    if not 1 <= rounds <= MOST_ROUNDS:
+        raise UsageError(f"--rounds is {rounds}: give a number from 1 to {MOST_ROUNDS}.")
+    if tp is not None and (url is not None or calibration is not None):
+        raise UsageError("--tp is of a server that is started here: leave it out.")
+    if tp is not None and tp not in SUPPORTED_TP_SIZES:
+        raise UsageError(f"--tp is {tp}: use one of {', '.join(map(str, SUPPORTED_TP_SIZES))}.")
+    if output is not None and not output.parent.is_dir():
+        raise UsageError(f"--output {output} cannot be written: {output.parent} is not a directory.")
+
+
+def _from_files(calibration: Path, times: Path | None) -> list[Regret]:
+    fitted = read_calibration(calibration).to_fit()
+    if times is None:
+        regrets = held_out(fitted)
         if not regrets:
             raise UsageError(f"No extend of {calibration} was timed in both modes: measure again.")
-    except UsageError as error:
-        Console(stderr=True).print(str(error), style="red", markup=False, soft_wrap=True)
-        raise typer.Exit(error.exit_code) from error
-    summary = summarize(regrets)
-    console = Console()
-    console.print(_worst(regrets))
-    console.print(
+        return regrets
+    known = {measurement.shape for measurement in fitted.measurements}
+    unknown = [timed for timed in read_times(times) if timed.shape not in known]
+    if not unknown:
+        raise UsageError(f"--times {times} has only extends that {calibration} was fitted to: time others.")
+    return [regret(fitted.model, timed) for timed in unknown]
+
+
+def _measured(client: MeasuringClient, *, small: bool, rounds: int) -> Measured:
+    shapes = small_grid() if small else grid()
+    columns = (TextColumn("Timing extends"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, transient=True, console=Console(stderr=True)) as progress:
+        task = progress.add_task("", total=len(shapes))
+        return measure(client, shapes, rounds, lambda done: progress.update(task, completed=done))
+
+
+def _about(measured: Measured | None) -> Iterator[str]:
+    if measured is None:
+        return
+    calibration = measured.calibration
+    yield f"Judged is the server's own calibration: {residuals_text(calibration)}, tp {calibration.key.tp}."
+    yield (
+        f"Of the grid {measured.too_large} extends are left out because the server cannot hold them, "
+        f"{measured.fitted} because the calibration was fitted to them."
+    )
+
+
+def _verdict(summary: Summary, regrets: Sequence[Regret]) -> Iterator[str]:
+    yield (
         f"{summary.extends} extends, {summary.chosen_cp} as CP. Chosen over better mode: at most {USUAL_GOAL} for "
         f"{summary.share_within:.0%} (goal {USUAL_SHARE:.0%}), {summary.percentile_95:.3f} at the 95th percentile, "
         f"{summary.worst:.3f} at most (goal {WORST_GOAL:.2f})."
     )
-    if output is not None:
-        write_whole(output, json.dumps([asdict(item) for item in regrets], indent=1).encode())
-    if not summary.reached:
-        raise typer.Exit(1)
+    noises = [item.timed.noise for item in regrets if item.timed.noise is not None]
+    if noises:
+        yield (
+            f"A ratio's noise (half the range of its rounds, both modes together) is {median(noises):.1%} in the "
+            f"median, {max(noises):.1%} at most; {summary.over_within_noise} of the {summary.over} extends over "
+            f"{USUAL_GOAL} are within their own."
+        )
 
 
-def _worst(regrets: Sequence[Regret], count: int = 10) -> Table:
-    table = Table(title="The costliest choices", title_justify="left")
-    for column in ("requests", "new tokens", "longest", "TP (ms)", "CP (ms)", "chosen", "ratio"):
+def _table(regrets: Sequence[Regret]) -> Table:
+    """Every extend, the costliest choice first."""
+    table = Table(title="Time of the chosen mode over the better one", title_justify="left", box=SIMPLE_HEAD)
+    for column in ("requests", "new tokens", "cached of each", "TP, ms", "CP, ms", "chosen", "ratio", "noise"):
         table.add_column(column, justify="right")
-    for item in sorted(regrets, key=lambda item: -item.ratio)[:count]:
-        shape = item.timed.shape
+    for item in sorted(regrets, key=lambda item: -item.ratio):
+        timed = item.timed
         table.add_row(
-            str(len(shape.extend_lens)),
-            f"{shape.rows:,}",
-            f"{shape.longest:,}",
-            f"{item.timed.tp_seconds * 1e3:.2f}",
-            f"{item.timed.cp_seconds * 1e3:.2f}",
+            str(len(timed.shape.extend_lens)),
+            f"{timed.shape.rows:,}",
+            f"{max(timed.shape.prefix_lens):,}",
+            f"{timed.tp_seconds * 1e3:.2f}",
+            f"{timed.cp_seconds * 1e3:.2f}",
             str(item.chosen),
             f"{item.ratio:.3f}",
+            "" if timed.noise is None else f"{timed.noise:.1%}",
         )
     return table
 

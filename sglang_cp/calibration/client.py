@@ -26,8 +26,9 @@ class NotMeasuredError(SglangCpError):
 class MeasuringClient:
     """One server. Every method raises UsageError if it does not answer, or is none of ours."""
 
-    def __init__(self, client: httpx.Client) -> None:
-        self._client = client
+    def __init__(self, client: httpx.Client, url: str) -> None:
+        """``client``: with ``url`` as its base."""
+        self._client, self._url = client, url
 
     @property
     def server_info(self) -> dict[str, Any]:
@@ -42,8 +43,7 @@ class MeasuringClient:
             raise UsageError(f"{answer.url} is no SGLang server's: give its address with --url.") from error
         if "sglang_cp_calibration" not in state:
             raise UsageError(
-                f"The server at {self._client.base_url} runs without this sglang-cp: install it there and start it "
-                "with CP on."
+                f"The server at {self._url} runs without this sglang-cp: install it there and start it with CP on."
             )
         return info
 
@@ -82,7 +82,7 @@ class MeasuringClient:
         try:
             yield
         except httpx.HTTPError as error:
-            raise _no_answer(str(self._client.base_url), error) from error
+            raise _no_answer(self._url, error) from error
 
 
 @contextlib.contextmanager
@@ -96,7 +96,7 @@ def connected(url: str, api_key: str | None = None) -> Iterator[MeasuringClient]
     except httpx.InvalidURL as error:
         raise _no_answer(url, error) from error
     with client:
-        yield MeasuringClient(client)
+        yield MeasuringClient(client, url)
 
 
 def calibration_of(state: dict[str, Any]) -> Calibration | None:
