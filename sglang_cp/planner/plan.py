@@ -14,7 +14,7 @@ from sglang_cp.planner.advice import advise
 from sglang_cp.planner.arms import Arm
 from sglang_cp.planner.break_even import break_even_tokens, power_law_tokens
 from sglang_cp.planner.fitting import Residual, residuals
-from sglang_cp.planner.prediction import Prediction, predict
+from sglang_cp.planner.prediction import Prediction, effect, predict
 from sglang_cp.planner.published import PublishedSet, SweepPoint
 from sglang_cp.planner.system import System, Workload
 
@@ -130,9 +130,35 @@ def published_basis(published: PublishedSet, system: System, workload: Workload)
     outside = list(_outside(published, workload))
     if outside:
         lines.append(f"Extrapolated: {', '.join(outside)}.")
+    lines += _effect_basis(published, system)
     lines += _break_even_basis(published, system)
     lines.append(f"KV pool: {published.memory.pool_basis}; sharded: CP off's less two layers' gathered weights.")
     return lines
+
+
+def _effect_basis(published: PublishedSet, system: System) -> list[str]:
+    """Where the effect of SGLang's CP over a sweep, as published, and the model's part."""
+    noise, points = published.noise, []
+    for sweep in published.sweep:
+        for concurrency, point in sorted(published.points(sweep.input_tokens, sweep.output_tokens).items()):
+            mine = effect(system, Arm.REPLICATED, Workload(sweep.input_tokens, sweep.output_tokens, concurrency))
+            points.append((f"{sweep.input_tokens:,} x {concurrency}", point.effect, mine))
+    if not points:
+        return []
+    clear = [(theirs, mine) for _, theirs, mine in points if abs(theirs) > noise]
+    agree = sum(theirs * mine > 0 for theirs, mine in clear)
+    across = [
+        f"{where} ({theirs:+.1%}, {mine:+.1%})"
+        for where, theirs, mine in points
+        if (abs(theirs) > noise) != (abs(mine) > noise)
+    ]
+    where, theirs, mine = max(points, key=lambda point: abs(point[2] - point[1]))
+    return [
+        f"Throughput of SGLang's CP over CP off: of {len(clear)} published points outside the noise of {noise:.0%} the "
+        f"model gives {agree} the published sign. Only one of the two is outside it for these input tokens x "
+        f"concurrency (published, model): {', '.join(across) or 'none'}. They are farthest apart at {where} "
+        f"({theirs:+.1%}, {mine:+.1%})."
+    ]
 
 
 def _break_even_basis(published: PublishedSet, system: System) -> list[str]:

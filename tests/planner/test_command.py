@@ -61,6 +61,9 @@ def test_a_reader_of_the_post_recognises_the_table():
         "181,000",
         "Advice: Turn CP on",
         "Extrapolated: sharded and auto",
+        "of 19 published points outside the noise of 8% the model gives 19 the published sign",
+        "(published, model): 4,096 x 4 (-7.5%, -11.1%), 4,096 x 32 (+8.5%, +6.0%), 4,096 x 48 (+2.8%, +9.0%).",
+        "farthest apart at 61,440 x 8 (+30.8%, +40.6%).",
     ):
         assert text in output
 

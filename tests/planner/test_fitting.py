@@ -24,19 +24,41 @@ def single_stream_only():
 
 @pytest.mark.parametrize("fitted", [single_stream_only(), system()], ids=["concurrency 1 only", "all three fits"])
 def test_the_sign_of_the_effect_is_that_published_outside_the_noise(fitted):
-    clear = [(n, c, e) for n, c, e in SWEPT if abs(e) > 0.08]
+    clear = [(n, c, e) for n, c, e in SWEPT if abs(e) > NOISE]
     assert len(clear) == 19
     wrong = [(n, c) for n, c, e in clear if effect(fitted, Arm.REPLICATED, Workload(n, 512, c)) * e <= 0]
     assert wrong == []
 
 
-def test_4096_tokens_are_inside_the_noise():
-    """On average over the sweep, and at 8 to 32. At 4 it is -11.1 % (published -7.5), at 48 +9.0 % (+2.8)."""
-    predicted = {c: effect(system(), Arm.REPLICATED, Workload(4096, 512, c)) for c in (4, 8, 16, 32, 48)}
-    assert abs(geometric_mean(1 + e for e in predicted.values()) - 1) < 0.01
-    assert all(abs(predicted[c]) < 0.08 for c in (8, 16, 32))
-    measured = {c: p.effect for c, p in published().points(4096, 512).items()}
-    assert all(abs(predicted[c] - measured[c]) < 0.08 for c in predicted)
+NOISE = 0.08
+AT_4096 = {c: e for n, c, e in SWEPT if n == 4096}
+
+
+def predicted(fitted):
+    return {c: effect(fitted, Arm.REPLICATED, Workload(4096, 512, c)) for c in AT_4096}
+
+
+def outside(effects):
+    return [c for c, e in effects.items() if abs(e) > NOISE]
+
+
+def test_4096_tokens_are_inside_the_noise_on_average_and_where():
+    """Not at every concurrency: neither as published (+8.5 % at 32), nor by the model (-11.1 % at 4, +9.0 % at 48)."""
+    effects = predicted(system())
+    assert (outside(AT_4096), outside(effects)) == ([32], [4, 48])
+    assert effects[4] == pytest.approx(-0.111, abs=0.001)
+    assert effects[48] == pytest.approx(0.090, abs=0.001)
+    for what in (AT_4096, effects):
+        assert abs(geometric_mean(1 + e for e in what.values()) - 1) < 0.02
+    # A published point is known to the noise, and no prediction is farther from it.
+    assert max(abs(effects[c] - e) for c, e in AT_4096.items()) < 0.065
+
+
+def test_rows_at_concurrency_1_alone_put_4096_inside_the_noise_at_8_and_16_only():
+    """They do not tell how a decode step grows with the batch, so the more requests, the more prefill weighs."""
+    effects = predicted(single_stream_only())
+    assert outside(effects) == [4, 32, 48]
+    assert effects[48] - AT_4096[48] == pytest.approx(0.146, abs=0.001)
 
 
 @pytest.mark.parametrize(
