@@ -154,11 +154,13 @@ def main(
         raise typer.Exit(error.exit_code if isinstance(error, SglangCpError) else 1) from error
     summary = summarize(regrets)
     console.print(_table(regrets))
-    for line in (*_about(measured), *_verdict(summary, regrets)):
+    judged = measured is None or not measured.on_cpu
+    lines = [*_about(measured), *_verdict(summary, regrets)]
+    if not judged:
+        lines.append("The goal is for GPUs; CPU ranks are a reference that nobody serves on, so this is no verdict.")
+    for line in lines:
         console.print(line, soft_wrap=True)
-    if measured is not None and measured.on_cpu:
-        console.print("The goal is for GPUs; CPU ranks are a reference that nobody serves on, so this is no verdict.")
-    elif not summary.reached:
+    if judged and not summary.reached:
         raise typer.Exit(1)
 
 

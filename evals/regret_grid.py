@@ -31,4 +31,4 @@ def grid(
 
 def small_grid() -> list[ExtendShape]:
     """For a tiny model on CPU ranks, whose index_topk is 32: seconds, not minutes."""
-    return grid([12, 48, 160, 512], [1, 4], [0, 700], [512])
+    return grid([12, 48, 192], [1, 4], [0, 700], [192])

@@ -23,7 +23,7 @@ def test_a_chunk_cuts_the_last_request_that_it_holds():
 def test_the_small_grid_is_for_a_tiny_model_and_not_what_it_is_calibrated_with():
     shapes = small_grid()
     assert {len(shape.extend_lens) for shape in shapes} == {1, 4}
-    assert max(shape.rows for shape in shapes) == 512
+    assert max(shape.rows for shape in shapes) == 192
     for tp in (2, 4, 8):
         known = calibration_shapes(Geometry(tp, 32), chunk_tokens=512, context_tokens=16384)
         assert not set(known) & set(shapes)

@@ -1,20 +1,26 @@
-"""With ``--cp-min-tokens auto`` both modes serve in one run, with plain SGLang's answers; the server measures anew.
+"""With ``--cp-min-tokens auto`` both modes serve in one run, with plain SGLang's answers; the server measures anew, and
+the bench of the decision times its grid there.
 
 After ``test_parity``, whose reference it shares.
 """
 
 import pytest
+import typer
 from sglang.srt.utils.hf_transformers_utils import get_config
 from typer.testing import CliRunner
 
+from evals import regret
 from evals.arms import Arm
 from evals.checks import ask, batch, greedy, single
 from evals.parity import MAX_LOGPROB_NATS, judge
 from evals.prompts import BATCH, LENGTHS, slices
+from evals.regret_grid import small_grid
+from evals.regret_times import read_times
 from evals.server import running
 from sglang_cp.calibration.cache import read_cached, write_cached
 from sglang_cp.calibration.key import calibration_key
 from sglang_cp.cli import app
+from sglang_cp.cost.shape import ExtendShape
 from tests.calibration.examples import cp_from_100_tokens
 
 MODEL, DTYPE = "glm", "float32"
@@ -38,7 +44,15 @@ def key(checkpoint, tmp_path, monkeypatch):
     return made
 
 
-def test_both_modes_serve_in_one_run_and_the_server_measures_anew(key, reference_of, checkpoint, tokens, logs):
+def bench_of_the_decision(*arguments):
+    command = typer.Typer()
+    command.command()(regret.main)
+    return CliRunner().invoke(command, [str(argument) for argument in arguments])
+
+
+def test_both_modes_serve_in_one_run_and_the_server_measures_anew(
+    key, reference_of, checkpoint, tokens, logs, tmp_path
+):
     reference = reference_of(MODEL, DTYPE)
     with running(ARM.spec(checkpoint(MODEL), DTYPE), logs) as server:
 
@@ -73,7 +87,16 @@ def test_both_modes_serve_in_one_run_and_the_server_measures_anew(key, reference
         state = server.info()["internal_states"][0]
         assert "sglang_cp_calibrate" not in state
         assert state["sglang_cp_calibration"]["measured"]["coefficients"] == measured.coefficients
-        assert state["sglang_cp_decisions"] == after  # measuring is not serving
+        judged = bench_of_the_decision("--url", server.url, "--small", "--rounds", "1", "--output", tmp_path / "times")
+        assert judged.exit_code == 0, judged.output
+        assert f"{len(small_grid())} extends" in judged.output
+        assert "this is no verdict" in judged.output
+        timed = {item.shape: item for item in read_times(tmp_path / "times")}
+        assert list(timed) == small_grid()
+        short, long = timed[ExtendShape.of([12])], timed[ExtendShape.of([192], [700])]
+        assert long.tp_seconds > 2 * short.tp_seconds
+        assert long.cp_seconds > 2 * short.cp_seconds
+        assert server.info()["internal_states"][0]["sglang_cp_decisions"] == after  # measuring is not serving
 
         # SGLang ends a server that is idle while slots are missing from its pools, so it would not answer any more.
         assert ask(server, prompts[-1]).tokens == reference.answer(prompts[-1]).tokens
