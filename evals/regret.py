@@ -28,6 +28,7 @@ from sglang_cp.calibration.report import residuals_text
 from sglang_cp.calibration.requests import MOST_ROUNDS
 from sglang_cp.cost.calibration import read_calibration
 from sglang_cp.cost.choice import choose
+from sglang_cp.cost.files import check_place
 from sglang_cp.cost.fit import Fit, fit
 from sglang_cp.cost.model import CostModel
 from sglang_cp.cost.terms import Mode
@@ -178,8 +179,8 @@ def _check(
         raise UsageError("--tp is of a server that is started here: leave it out.")
     if tp is not None and tp not in SUPPORTED_TP_SIZES:
         raise UsageError(f"--tp is {tp}: use one of {', '.join(map(str, SUPPORTED_TP_SIZES))}.")
-    if output is not None and not output.parent.is_dir():
-        raise UsageError(f"--output {output} cannot be written: {output.parent} is not a directory.")
+    if output is not None:
+        check_place(output)
 
 
 def _from_files(calibration: Path, times: Path | None) -> list[Regret]:
@@ -199,7 +200,8 @@ def _from_files(calibration: Path, times: Path | None) -> list[Regret]:
 def _measured(client: MeasuringClient, *, small: bool, rounds: int) -> Measured:
     shapes = small_grid() if small else grid()
     columns = (TextColumn("Timing extends"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, transient=True, console=Console(stderr=True)) as progress:
+    console = Console(stderr=True)
+    with Progress(*columns, transient=True, console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task("", total=len(shapes))
         return measure(client, shapes, rounds, lambda done: progress.update(task, completed=done))
 

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, RootModel, ValidationError
 
-from sglang_cp.calibration.requests import Times
+from sglang_cp.calibration.requests import NewTokens, Times
 from sglang_cp.cost.calibration import Coefficient, Seconds, Tokens
 from sglang_cp.cost.files import write_whole
 from sglang_cp.cost.shape import ExtendShape
@@ -44,7 +44,7 @@ class Timed:
 
 class _TimedRecord(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
-    extend_lens: Annotated[list[Tokens], Field(min_length=1)]
+    extend_lens: NewTokens
     prefix_lens: list[Tokens]
     tp_seconds: Seconds
     cp_seconds: Seconds

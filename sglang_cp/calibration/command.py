@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-from sglang_cp.errors import UsageError
-
 
 def calibrate(
     url: Annotated[str, typer.Option(help="Of the server.")] = "http://127.0.0.1:30000",
@@ -26,9 +24,10 @@ def calibrate(
     from sglang_cp.calibration.client import calibration_of, connected
     from sglang_cp.calibration.report import break_even_text, residuals_text, table
     from sglang_cp.cost.calibration import write_calibration
+    from sglang_cp.cost.files import check_place
 
-    if output is not None and not output.parent.is_dir():
-        raise UsageError(f"--output {output} cannot be written: {output.parent} is not a directory.")
+    if output is not None:
+        check_place(output)
     with connected(url, api_key) as client:
         start = time.perf_counter()
         state = client.calibrate()

@@ -17,10 +17,13 @@ class _Record(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
+NewTokens = Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)]
+
+
 class Lengths(_Record):
     """New and cached tokens of each request of one extend."""
 
-    extend_lens: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)]
+    extend_lens: NewTokens
     prefix_lens: list[Tokens]
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""Writing a file whole or not at all."""
+"""Writing a file whole or not at all, and knowing beforehand where that cannot be."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import contextlib
 import os
 import tempfile
 from pathlib import Path
+
+from sglang_cp.errors import UsageError
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -21,3 +23,11 @@ def write_whole(path: Path, content: bytes) -> None:
         with contextlib.suppress(OSError):
             os.unlink(name)
         raise
+
+
+def check_place(path: Path, option: str = "--output") -> None:
+    """Raise UsageError if no file can be written at ``path``, which ``option`` gave; asked before anything is done."""
+    if path.is_dir():
+        raise UsageError(f"{option} {path} is a directory: name a file.")
+    if not path.parent.is_dir():
+        raise UsageError(f"{option} {path} cannot be written: {path.parent} is not a directory.")

@@ -47,8 +47,9 @@ def test_a_server_without_the_package_is_not_asked(server):
 
 
 def test_no_server_and_no_place_for_the_output_are_one_sentence(server, tmp_path):
-    result = calibrate("--url", server.url, "--output", tmp_path / "none" / "c.json")
-    assert isinstance(result.exception, UsageError)
+    for place in (tmp_path / "none" / "c.json", tmp_path):
+        result = calibrate("--url", server.url, "--output", place)
+        assert isinstance(result.exception, UsageError)
     assert server.keys == []  # found before anything is asked
     for url in ("http://127.0.0.1:9", "not an address"):
         result = calibrate("--url", url)

@@ -175,6 +175,7 @@ def refused(*arguments):
     [
         (["--calibration", "/nowhere.json"], "The calibration /nowhere.json cannot be read"),
         (["--calibration", "/nowhere.json", "--output", "/nowhere/x.json"], "/nowhere is not a directory"),
+        (["--calibration", "/nowhere.json", "--output", "/tmp"], "--output /tmp is a directory: name a file."),
         (["--times", "x.json"], "give it with --calibration"),
         (["--url", "http://127.0.0.1:9", "--calibration", "x.json"], "leave one of --url and --calibration out"),
         (["--url", "http://127.0.0.1:9"], "The server at http://127.0.0.1:9 does not answer"),

@@ -34,6 +34,8 @@ def test_what_is_written_is_what_is_read(tmp_path):
         ("[]", "List should have at least 1 item"),
         ('[{"extend_lens": [1], "prefix_lens": [0], "tp_seconds": NaN, "cp_seconds": 1}]', "0.tp_seconds"),
         ('[{"extend_lens": [1], "prefix_lens": [], "tp_seconds": 1, "cp_seconds": 1}]', "do not go with"),
+        ('[{"extend_lens": [0], "prefix_lens": [0], "tp_seconds": 1, "cp_seconds": 1}]', "0.extend_lens.0"),
+        ('[{"extend_lens": [1], "prefix_lens": [-1], "tp_seconds": 1, "cp_seconds": 1}]', "0.prefix_lens.0"),
         ("[{", "EOF"),
     ],
 )
