@@ -1,11 +1,12 @@
 """Which forwards the strategy deals out, and what it falls back for; with SGLang's own classes around it."""
 
 import contextlib
+from dataclasses import fields, replace
 from types import SimpleNamespace
 
 import pytest
 import torch
-from sglang.srt.model_executor.forward_batch_info import ForwardMode
+from sglang.srt.model_executor.forward_batch_info import ForwardBatch, ForwardMode
 
 from sglang_cp import strategy as strategy_module
 from sglang_cp.cost.calibration import Calibration, CalibrationKey, MeasuredExtend
@@ -150,6 +151,20 @@ def test_a_batch_is_decided_once_however_often_it_is_asked_and_whatever_ran_betw
     assert strategy.can_apply(8, first) is context_parallel
     first.needs_forward_metadata_init = lambda: False  # its attention is planned
     assert strategy.can_apply(8, first) is context_parallel
+
+
+def test_sglangs_own_batch_keeps_its_decision_and_a_copy_is_decided_anew(make):
+    strategy = make()
+    strategy._policy = policy = Counting(context_parallel=True)
+    own = ForwardBatch.__new__(ForwardBatch)
+    vars(own).update({field.name: None for field in fields(ForwardBatch)})
+    own.forward_mode, own.extend_seq_lens_cpu, own.seq_lens_cpu = ForwardMode.EXTEND, [3, 5], [3, 9]
+    own.forward_metadata_ready = False
+    assert strategy.can_apply(8, own)
+    assert strategy.can_apply(8, own)
+    assert policy.asked == 1
+    assert strategy.can_apply(8, replace(own))  # what the eager runner runs
+    assert policy.asked == 2
 
 
 def test_a_batch_that_was_padded_since_is_another(make):
