@@ -24,7 +24,8 @@ ROOM = Room(tp=2, chunk_tokens=512, context_tokens=1000, pool_tokens=1280, page_
         ([64, 64, 64], [0, 0, 0], True),
         ([64, 64, 64, 64], [0, 0, 0, 0], False),
         ([64, 64], [576, 576], True),
-        ([64, 65], [576, 576], False),  # a page of the pool more
+        ([64, 1], [576, 576], True),
+        ([64, 1], [577, 576], False),  # a page of the pool more, for one token
     ],
 )
 def test_chunk_context_ranks_requests_and_whole_pages_limit_an_extend(extends, prefixes, held):
