@@ -31,7 +31,14 @@ GEOMETRY = (
 
 
 def calibration_key(
-    config: Any, *, device: str, dtype: str, kv_cache_dtype: str, tp: int, shard_source: str
+    config: Any,
+    *,
+    device: str,
+    dtype: str,
+    kv_cache_dtype: str,
+    tp: int,
+    shard_source: str,
+    hidden_states_kept: bool = False,
 ) -> CalibrationKey:
     """The key of a server.
 
@@ -42,6 +49,7 @@ def calibration_key(
         kv_cache_dtype: of the KV pool, as torch names it.
         tp: ranks.
         shard_source: where CP extends get weights from.
+        hidden_states_kept: whether extends keep those of all rows, for a draft model.
     """
     quantization = getattr(config, "quantization_config", None) or {}
     model: dict[str, str | int] = {
@@ -56,5 +64,6 @@ def calibration_key(
         kv_cache_dtype=kv_cache_dtype,
         tp=tp,
         shard_source=shard_source,
+        hidden_states_kept=hidden_states_kept,
         versions={name: version(name) for name in ("sglang", "sglang-cp", "torch")},
     )

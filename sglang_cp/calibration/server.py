@@ -15,7 +15,7 @@ from sglang_cp.calibration.cache import read_cached, write_cached
 from sglang_cp.calibration.key import calibration_key
 from sglang_cp.calibration.requests import Times
 from sglang_cp.calibration.room import Room
-from sglang_cp.calibration.synthetic import extend_batch, forward
+from sglang_cp.calibration.synthetic import extend_batch, forward, keeps_hidden_states
 from sglang_cp.calibration.timing import LockstepTimer
 from sglang_cp.cost.calibration import Calibration, CalibrationKey, loads
 from sglang_cp.cost.fit import Measurement, fit
@@ -47,6 +47,7 @@ def server_key(scheduler: Any, shard_source: str) -> CalibrationKey:
         kv_cache_dtype=_name(runner.kv_cache_dtype),
         tp=scheduler.tp_group.world_size,
         shard_source=shard_source,
+        hidden_states_kept=keeps_hidden_states(scheduler),
     )
 
 

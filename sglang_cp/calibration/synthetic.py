@@ -75,14 +75,17 @@ def extend_batch(scheduler: Any, shape: ExtendShape) -> Iterator[ScheduleBatch]:
 def forward(scheduler: Any, batch: ScheduleBatch) -> None:
     """Run the model on ``batch``, as often as called; whatever it computes is dropped."""
     model_runner = scheduler.tp_worker.model_runner  # the target's, also where a draft worker wraps it
-    batch.capture_hidden_mode = _captured(scheduler.spec_algorithm)  # making a ForwardBatch resets it
+    kept = keeps_hidden_states(scheduler)
+    batch.capture_hidden_mode = (
+        CaptureHiddenMode.FULL if kept else CaptureHiddenMode.NULL
+    )  # a ForwardBatch takes it off
     model_runner.forward(ForwardBatch.init_new(batch, model_runner))
 
 
-def _captured(algorithm: Any) -> CaptureHiddenMode:
-    """Hidden states that an extend keeps; a draft model that shares nothing with the target needs none."""
-    for_draft = algorithm.is_eagle() or algorithm.is_dflash()
-    return CaptureHiddenMode.FULL if for_draft else CaptureHiddenMode.NULL
+def keeps_hidden_states(scheduler: Any) -> bool:
+    """Whether extends keep the hidden states of all rows, for a draft model that reads them."""
+    algorithm = scheduler.spec_algorithm
+    return bool(algorithm.is_eagle() or algorithm.is_dflash())
 
 
 def _request(scheduler: Any, extend_len: int, prefix_len: int) -> Req:

@@ -31,7 +31,7 @@ class CalibrationKey(_Record):
     """What a calibration depends on: it holds for servers with an equal key only.
 
     ``model`` has the geometry by config.json's names (architecture, layers, hidden_size and so on); ``versions`` has
-    sglang, sglang_cp and torch.
+    sglang, sglang_cp and torch. ``hidden_states_kept``: extends keep those of all rows, for a draft model.
     """
 
     device: str
@@ -40,6 +40,7 @@ class CalibrationKey(_Record):
     kv_cache_dtype: str
     tp: Annotated[int, Field(ge=2)]
     shard_source: str
+    hidden_states_kept: bool = False
     versions: dict[str, str]
 
     @property

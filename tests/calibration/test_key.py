@@ -24,3 +24,9 @@ def test_another_geometry_or_weight_format_is_another_file():
     }
     assert len(names) == 3
     assert calibration_key(config(vocab_size=1), **LAUNCH).file_name in names
+
+
+def test_a_server_whose_extends_keep_hidden_states_has_a_file_of_its_own():
+    plain, drafting = (calibration_key(config(), **LAUNCH, hidden_states_kept=kept) for kept in (False, True))
+    assert plain.file_name != drafting.file_name
+    assert drafting.differences(plain) == ["hidden_states_kept is True, not False"]
