@@ -46,7 +46,15 @@ class CPExtend:
 
     def gather_rows(self, local: torch.Tensor) -> torch.Tensor:
         """[padded_rows, ...] -> [num_rows, ...] in token order: latents, index keys, the final hidden states."""
-        return self.layout.to_token_order(rows.all_gather(self._group, self.layout, local))
+        return self.layout.to_token_order(rows.all_gather(self._group, self.layout.size, local))
+
+    def gather_rows_at(self, local: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        """[padded_rows, ...] -> [len(places), ...]: only the rows at ``places`` in token order, integers on the device.
+
+        Each rank gives one row for each place, its own or its neighbour's, so that no length depends on who owns what.
+        """
+        gathered = rows.all_gather(self._group, self.layout.size, self.layout.near(local, places))
+        return self.layout.pick(gathered, places)
 
     # Metadata of the attention backend: real rows only, since a padding row attends to nothing.
 
@@ -86,11 +94,11 @@ class CPExtend:
         """
         attention_output[self.layout.local_rows :].zero_()
         hidden, residual = layernorm(attention_output, residual)
-        return rows.all_gather(self._group, self.layout, hidden), residual
+        return rows.all_gather(self._group, self.layout.size, hidden), residual
 
     def reduce_from_mlp(self, partial: torch.Tensor) -> torch.Tensor:
         """[gathered_rows, hidden] of partial sums -> [padded_rows, hidden]; in place of plain TP's all-reduce."""
-        return rows.reduce_scatter(self._group, self.layout, partial)
+        return rows.reduce_scatter(self._group, self.layout.size, partial)
 
     # Attention weights.
 

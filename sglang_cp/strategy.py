@@ -17,7 +17,7 @@ from sglang.srt.constants import GPU_MEMORY_TYPE_WEIGHTS
 from sglang.srt.layers.cp.base import ContextParallelStrategy, ContextParallelStrategyKind
 from sglang.srt.runtime_context import get_parallel
 
-from sglang_cp import agreement
+from sglang_cp import agreement, logits
 from sglang_cp.cost.calibration import Calibration
 from sglang_cp.cost.terms import Mode
 from sglang_cp.counters import COUNTERS
@@ -207,7 +207,9 @@ class PerBatchInterleaveStrategy(ContextParallelStrategy):
         return forward_batch.attn_cp_metadata.shard_rows(positions)
 
     def gather_hidden_states(self, x: Any, forward_batch: Any, stream: Any = None) -> Any:
-        return forward_batch.attn_cp_metadata.gather_rows(x)
+        """[padded_rows, hidden] -> the rows that the LM head reads; ``logits.metadata`` tells upstream which."""
+        extend, places = forward_batch.attn_cp_metadata, logits.places(forward_batch)
+        return extend.gather_rows(x) if places is None else extend.gather_rows_at(x, places)
 
     def gather_kv_cache(self, x: Any, forward_batch: Any, stream: Any = None) -> Any:
         return forward_batch.attn_cp_metadata.gather_rows(x)
