@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 import torch
 
-from sglang_cp import rows
 from sglang_cp.layout import TokenLayout
+from sglang_cp.rows import RowCollectives
 
 
 class Placement(Protocol):
@@ -33,9 +33,9 @@ class CPExtend:
     per_batch = True
     """How SGLang's seams tell this object from the metadata of the static CP modes."""
 
-    def __init__(self, layout: TokenLayout, group: rows.RowGroup, placement: Placement) -> None:
+    def __init__(self, layout: TokenLayout, rows: RowCollectives, placement: Placement) -> None:
         self.layout = layout
-        self._group = group
+        self._rows = rows
         self._placement = placement
 
     # Rows in and out of the model.
@@ -46,15 +46,14 @@ class CPExtend:
 
     def gather_rows(self, local: torch.Tensor) -> torch.Tensor:
         """[padded_rows, ...] -> [num_rows, ...] in token order: latents, index keys, the final hidden states."""
-        return self.layout.to_token_order(rows.all_gather(self._group, self.layout.size, local))
+        return self._rows.all_gather_dealt(local)[: self.layout.num_rows]
 
     def gather_rows_at(self, local: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
         """[padded_rows, ...] -> [len(places), ...]: only the rows at ``places`` in token order, integers on the device.
 
         Each rank gives one row for each place, its own or its neighbour's, so that no length depends on who owns what.
         """
-        gathered = rows.all_gather(self._group, self.layout.size, self.layout.near(local, places))
-        return self.layout.pick(gathered, places)
+        return self.layout.pick(self._rows.all_gather(self.layout.near(local, places)), places)
 
     # Metadata of the attention backend: real rows only, since a padding row attends to nothing.
 
@@ -94,11 +93,11 @@ class CPExtend:
         """
         attention_output[self.layout.local_rows :].zero_()
         hidden, residual = layernorm(attention_output, residual)
-        return rows.all_gather(self._group, self.layout.size, hidden), residual
+        return self._rows.all_gather(hidden), residual
 
     def reduce_from_mlp(self, partial: torch.Tensor) -> torch.Tensor:
         """[gathered_rows, hidden] of partial sums -> [padded_rows, hidden]; in place of plain TP's all-reduce."""
-        return rows.reduce_scatter(self._group, self.layout.size, partial)
+        return self._rows.reduce_scatter(partial)
 
     # Attention weights.
 

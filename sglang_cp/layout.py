@@ -75,13 +75,6 @@ class TokenLayout:
         padded[: self.local_rows] = local
         return padded
 
-    def to_token_order(self, gathered: torch.Tensor) -> torch.Tensor:
-        """[gathered_rows, ...] in rank order -> [num_rows, ...] in token order, padding dropped, contiguous."""
-        self._expect(gathered, self.gathered_rows, "rank order")
-        tail = gathered.shape[1:]
-        by_rank = gathered.view(self.size, self.padded_rows, *tail)
-        return by_rank.transpose(0, 1).reshape(self.gathered_rows, *tail)[: self.num_rows]
-
     def near(self, local: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
         """[padded_rows, ...] -> [len(places), ...]: of each turn in which ``places`` were dealt, this rank's row.
 

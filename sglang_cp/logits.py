@@ -24,7 +24,8 @@ def places(forward_batch: Any) -> torch.Tensor | None:
         or forward_batch.multi_item_delimiter_indices is not None
     ):
         return None
-    return forward_batch.extend_seq_lens.cumsum(0) - 1
+    last: torch.Tensor = forward_batch.extend_seq_lens.cumsum(0) - 1
+    return last
 
 
 def metadata(forward_batch: Any) -> Any:

@@ -65,6 +65,8 @@ def launch_problems(args: Any) -> Iterator[str]:
             )
         if args.nnodes > 1:
             yield f"--nnodes {args.nnodes}: symmetric memory ends at the host, leave --cp-shard-source at auto."
+    if args.cp_row_collectives == "symmetric-memory" and args.nnodes > 1:
+        yield f"--nnodes {args.nnodes}: symmetric memory ends at the host, leave --cp-row-collectives at auto."
     if args.pp_size > 1:
         yield f"--pp-size {args.pp_size}: pipeline parallelism is not supported with CP, use --pp-size 1."
     view = args._resolved()

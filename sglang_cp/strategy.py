@@ -25,6 +25,8 @@ from sglang_cp.decision import AUTO, DEFAULT_MIN_TOKENS, Decision, Policy, Predi
 from sglang_cp.extend import CPExtend
 from sglang_cp.layout import TokenLayout
 from sglang_cp.plugin import check_loaded
+from sglang_cp.row_choice import choose_rows
+from sglang_cp.rows import ProcessGroupRows, RowCollectives
 from sglang_cp.startup import fixed_min_tokens, plain_tp_reasons
 from sglang_cp.weights.kind import SourceKind
 from sglang_cp.weights.placement import ShardedAttention
@@ -52,6 +54,8 @@ class PerBatchInterleaveStrategy(ContextParallelStrategy):
         self._latest: tuple[Decision, int] | None = None
         self._plain_tp_reasons = plain_tp_reasons(server_args)
         self._source_kind = SourceKind(server_args.cp_shard_source)
+        self._rows_kind = SourceKind(server_args.cp_row_collectives)
+        self._rows: RowCollectives | None = None
         self._placement: ShardedAttention | None = None
         self._agreement: agreement.AgreementCheck | None = None
         self._index_topk = 0
@@ -75,23 +79,32 @@ class PerBatchInterleaveStrategy(ContextParallelStrategy):
             source=self._source_kind,
             memory_saver=_memory_saver(model_runner),
         )
+        by_group = ProcessGroupRows(model_runner.tp_group, self.cp_size)
+        self._rows = choose_rows(self._rows_kind, by_group, model_runner.tp_group.cpu_group, _device(model_runner))
         if agreement.requested():
             self._agreement = agreement.AgreementCheck(model_runner.tp_group.ranks)
         self._index_topk = int(model_runner.model_config.hf_config.index_topk)
         log(
             "CP: extends %s are dealt to %d ranks; attention weights: sharded, from %s, "
-            "%.1f MB of a layer on each rank, %.1f MB of buffers",
+            "%.1f MB of a layer on each rank, %.1f MB of buffers; rows: by %s, %.1f MB of buffers",
             "that are predicted to be faster so" if self.auto else f"of at least {self._min_tokens:,} new tokens",
             self.cp_size,
             self._placement.source_name,
             self._placement.shard_bytes / 1e6,
             self._placement.buffer_bytes / 1e6,
+            self._rows.name,
+            self._rows.num_bytes / 1e6,
         )
 
     @property
     def placement(self) -> ShardedAttention | None:
         """Where the attention weights of all heads come from; None until the model is loaded, or without CP."""
         return self._placement
+
+    @property
+    def rows(self) -> RowCollectives | None:
+        """How the ranks exchange rows; None until the model is loaded, or without CP."""
+        return self._rows
 
     def weights_change(self) -> contextlib.AbstractContextManager[None]:
         """Put around a change of the model's weights on every rank, so that no rank pulls a half-changed layer."""
@@ -190,15 +203,14 @@ class PerBatchInterleaveStrategy(ContextParallelStrategy):
     ) -> CPExtend:
         """The object that the seams find on the forward batch; starts the first layer's pull."""
         assert self._placement is not None
+        assert self._rows is not None
         assert seqs_len is not None
         assert extend_seqs_len is not None
-        from sglang.srt.distributed import get_tp_group
-
         layout = TokenLayout(num_tokens, self.cp_size, self.cp_rank)
         if self._forced is None:
             COUNTERS.count(layout, seqs_len, extend_seqs_len, self._index_topk)
         self._placement.begin()
-        return CPExtend(layout, get_tp_group(), self._placement)
+        return CPExtend(layout, self._rows, self._placement)
 
     def shard_hidden_states(self, x: Any, forward_batch: Any) -> Any:
         return forward_batch.attn_cp_metadata.shard_rows(x)

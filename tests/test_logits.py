@@ -9,7 +9,7 @@ from sglang_cp import logits
 from sglang_cp.extend import CPExtend
 from sglang_cp.layout import TokenLayout
 from sglang_cp.strategy import PerBatchInterleaveStrategy
-from tests.simulated import SimulatedGroup
+from tests.simulated import rows_of
 
 HIDDEN = 6
 BATCHES = {
@@ -44,9 +44,9 @@ def asks_logprobs(*start_lens):
     return {**ask, "top_logprobs_nums": [0] * len(start_lens), "token_ids_logprobs": [None] * len(start_lens)}
 
 
-def gathered(local, group, forward_batch, layout):
+def gathered(local, rows, forward_batch, layout):
     """Through the strategy, as SGLang's runner calls it."""
-    forward_batch.attn_cp_metadata = CPExtend(layout, group, placement=None)
+    forward_batch.attn_cp_metadata = CPExtend(layout, rows, placement=None)
     return PerBatchInterleaveStrategy.gather_hidden_states(None, local, forward_batch)
 
 
@@ -58,7 +58,7 @@ def from_all_ranks(complete, forward_batch, size):
         rows[layout.local_rows :] = 1e30  # padding must reach nobody
     places = logits.places(forward_batch)
     sent = local if places is None else [layout.near(rows, places) for layout, rows in zip(layouts, local, strict=True)]
-    return [gathered(local[rank], SimulatedGroup(rank, sent), forward_batch, layouts[rank]) for rank in range(size)]
+    return [gathered(local[rank], rows_of(rank, sent), forward_batch, layouts[rank]) for rank in range(size)]
 
 
 def read(hidden, what):

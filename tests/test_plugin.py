@@ -12,7 +12,7 @@ from sglang_cp.decision import Decision
 
 
 class Strategy:
-    cp_size, calibration, placement, auto = 4, None, None, True
+    cp_size, calibration, placement, rows, auto = 4, None, None, None, True
 
     def __init__(self):
         self.latest = None

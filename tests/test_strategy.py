@@ -32,7 +32,12 @@ def server_args(**changes):
             "enable_hisparse",
         )
     )
-    settings = {"tp_size": TP_SIZE, "cp_min_tokens": 8, "cp_shard_source": "auto"}
+    settings = {
+        "tp_size": TP_SIZE,
+        "cp_min_tokens": 8,
+        "cp_shard_source": "auto",
+        "cp_row_collectives": "process-group",
+    }
     return SimpleNamespace(**{**settings, **features, **changes})
 
 
@@ -211,7 +216,6 @@ def test_a_number_stays_a_fixed_threshold_whatever_is_measured(make):
 def test_a_mode_can_be_forced_for_what_can_be_dealt_out(make, monkeypatch):
     counters = Counters()
     monkeypatch.setattr(strategy_module, "COUNTERS", counters)
-    monkeypatch.setattr("sglang.srt.distributed.get_tp_group", lambda: None)
     strategy = make(cp_min_tokens=9)
     with strategy.forced(Mode.CP):
         assert strategy.can_apply(8, batch())
@@ -244,7 +248,6 @@ def test_nothing_is_dealt_out_before_the_model_is_loaded():
 def test_metadata_is_counted_and_starts_the_first_pull(make, monkeypatch):
     counters = Counters()
     monkeypatch.setattr(strategy_module, "COUNTERS", counters)
-    monkeypatch.setattr("sglang.srt.distributed.get_tp_group", lambda: None)
     strategy = make()
     extend = strategy.build_metadata(8, [3, 9], [3, 5])
     assert extend.layout == TokenLayout(8, TP_SIZE, 1)
