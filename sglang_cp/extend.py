@@ -78,8 +78,9 @@ class CPExtend:
             rows (list), rows (tensor like ``like``), request indices (list), request indices (int32 tensor).
         """
         split = self.layout.split_requests(extend_lens)
-        counts = torch.tensor(split.rows, dtype=like.dtype, device=like.device)
-        indices = torch.tensor(split.indices, dtype=torch.int32, device=like.device)
+        # Not tensors made on the device: that waits until it has done all that was issued.
+        counts = torch.tensor(split.rows, dtype=like.dtype).to(like.device, non_blocking=True)
+        indices = torch.tensor(split.indices, dtype=torch.int32).to(like.device, non_blocking=True)
         return split.rows, counts, split.indices, indices
 
     # Between attention and MoE or dense FFN, which stay tensor parallel over the complete token set.
