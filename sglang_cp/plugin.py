@@ -91,6 +91,7 @@ def _before_serving(scheduler: Any) -> None:
     if strategy:
         from sglang_cp.calibration.serving import before_serving
 
+        strategy.choose_rows()
         before_serving(scheduler, strategy)
 
 

@@ -55,29 +55,59 @@ class MeasuredRows:
         return self._large if num_bytes >= large_from else self._small
 
 
+def row_copies(kind: SourceKind, group: dist.ProcessGroup, device: torch.device) -> SymmetricMemoryRows | None:
+    """Staging memory for copies if ``kind`` may need it and every rank can have it; before the KV pool is sized.
+
+    Args:
+        kind: what was asked for.
+        group: the TP group's ranks, on a backend for CPU tensors; each rank makes this call at the same point.
+        device: of this rank, with its index.
+
+    Raises:
+        UsageError: for ``symmetric-memory`` where it cannot be had, on every rank.
+    """
+    if kind is SourceKind.PROCESS_GROUP:
+        return None
+    copies, obstacle = None, peer_memory.obstacle(kind, group, device)
+    if obstacle is None:
+        try:
+            copies = SymmetricMemoryRows(group, device)
+        except StepFailedError as error:
+            obstacle = str(error)
+    resolve(kind, obstacle, FLAG)
+    return copies
+
+
 def choose_rows(
-    kind: SourceKind, by_group: RowCollectives, group: dist.ProcessGroup, device: torch.device
+    kind: SourceKind,
+    by_group: RowCollectives,
+    copies: RowCollectives | None,
+    group: dist.ProcessGroup,
+    device: torch.device,
 ) -> RowCollectives:
-    """The collectives that ``kind`` names; ``auto`` measures, wherever every rank can have symmetric memory.
+    """The collectives that ``kind`` names; ``auto`` takes what is measured to be faster.
+
+    When all memory is taken: a process group's first collective takes some of its own, which plain TP's pool knows
+    nothing of either.
 
     Args:
         kind: what was asked for.
         by_group: the TP group's own.
-        group: its ranks, on a backend for CPU tensors; each rank makes this call at the same point.
+        copies: what :func:`row_copies` gave.
+        group: the ranks, on a backend for CPU tensors; each makes this call at the same point.
         device: of this rank, with its index.
 
     Raises:
-        UsageError: for ``symmetric-memory`` where it cannot be had or moves rows wrongly, on every rank.
+        UsageError: for ``symmetric-memory`` if copies give other rows than the group, on every rank.
     """
-    if kind is SourceKind.PROCESS_GROUP:
+    if copies is None:
         return by_group
-    obstacle = peer_memory.obstacle(kind, group, device)
-    if obstacle is None:
-        try:
-            copies = SymmetricMemoryRows(group, device)
-            together(group, partial(_require_same, by_group, copies, group, device))
-        except StepFailedError as error:
-            obstacle = str(error)
+    obstacle = None
+    try:
+        together(group, partial(_require_same, by_group, copies, group, device))
+    except StepFailedError as error:
+        obstacle = str(error)
+        logger.warning("CP: rows are exchanged by %s: %s.", by_group.name, obstacle)
     if resolve(kind, obstacle, FLAG) is SourceKind.PROCESS_GROUP:
         return by_group
     return copies if kind is SourceKind.SYMMETRIC_MEMORY else _faster(by_group, copies, group, device)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ from sglang_cp.decision import AUTO, DEFAULT_MIN_TOKENS, Decision, Policy, Predi
 from sglang_cp.extend import CPExtend
 from sglang_cp.layout import TokenLayout
 from sglang_cp.plugin import check_loaded
-from sglang_cp.row_choice import choose_rows
+from sglang_cp.row_choice import choose_rows, row_copies
 from sglang_cp.rows import ProcessGroupRows, RowCollectives
 from sglang_cp.startup import fixed_min_tokens, plain_tp_reasons
 from sglang_cp.weights.kind import SourceKind
@@ -56,6 +57,7 @@ class PerBatchInterleaveStrategy(ContextParallelStrategy):
         self._source_kind = SourceKind(server_args.cp_shard_source)
         self._rows_kind = SourceKind(server_args.cp_row_collectives)
         self._rows: RowCollectives | None = None
+        self._choose_rows: Callable[[], RowCollectives] | None = None
         self._placement: ShardedAttention | None = None
         self._agreement: agreement.AgreementCheck | None = None
         self._index_topk = 0
@@ -79,22 +81,31 @@ class PerBatchInterleaveStrategy(ContextParallelStrategy):
             source=self._source_kind,
             memory_saver=_memory_saver(model_runner),
         )
-        by_group = ProcessGroupRows(model_runner.tp_group, self.cp_size)
-        self._rows = choose_rows(self._rows_kind, by_group, model_runner.tp_group.cpu_group, _device(model_runner))
+        self._open_rows(model_runner.tp_group, _device(model_runner))
         if agreement.requested():
             self._agreement = agreement.AgreementCheck(model_runner.tp_group.ranks)
         self._index_topk = int(model_runner.model_config.hf_config.index_topk)
         log(
             "CP: extends %s are dealt to %d ranks; attention weights: sharded, from %s, "
-            "%.1f MB of a layer on each rank, %.1f MB of buffers; rows: by %s, %.1f MB of buffers",
+            "%.1f MB of a layer on each rank, %.1f MB of buffers",
             "that are predicted to be faster so" if self.auto else f"of at least {self._min_tokens:,} new tokens",
             self.cp_size,
             self._placement.source_name,
             self._placement.shard_bytes / 1e6,
             self._placement.buffer_bytes / 1e6,
-            self._rows.name,
-            self._rows.num_bytes / 1e6,
         )
+
+    def _open_rows(self, tp_group: Any, device: torch.device) -> None:
+        by_group = self._rows = ProcessGroupRows(tp_group, self.cp_size)
+        copies = row_copies(self._rows_kind, tp_group.cpu_group, device)
+        self._choose_rows = partial(choose_rows, self._rows_kind, by_group, copies, tp_group.cpu_group, device)
+
+    def choose_rows(self) -> None:
+        """Called once before the server serves, on every rank: measure how the ranks exchange rows best."""
+        if self._choose_rows:
+            self._rows, self._choose_rows = self._choose_rows(), None
+            if self.cp_rank == 0:
+                logger.info("CP: rows by %s, %.1f MB of staging", self._rows.name, self._rows.num_bytes / 1e6)
 
     @property
     def placement(self) -> ShardedAttention | None:

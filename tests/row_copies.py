@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from sglang_cp import row_choice
 from sglang_cp.errors import UsageError
-from sglang_cp.row_choice import MeasuredRows, choose_rows
+from sglang_cp.row_choice import MeasuredRows, choose_rows, row_copies
 from sglang_cp.row_copies import SymmetricMemoryRows
 from sglang_cp.rows import ProcessGroupRows
 from sglang_cp.weights.kind import SourceKind
@@ -70,21 +70,26 @@ def chooses(rank, group, device):
     if device.type != "cpu":
         return  # NCCL wants a GPU a rank
     by_group = ProcessGroupRows(_Gloo(group), dist.get_world_size(group))
-    assert choose_rows(SourceKind.PROCESS_GROUP, by_group, group, device) is by_group
-    assert choose_rows(SourceKind.AUTO, by_group, group, device) is by_group
+
+    def chosen(kind):
+        return choose_rows(kind, by_group, row_copies(kind, group, device), group, device)
+
+    assert chosen(SourceKind.PROCESS_GROUP) is by_group
+    assert chosen(SourceKind.AUTO) is by_group
     row_choice.MEASURED_BYTES = (1 << 12, 1 << 16)
-    copies = choose_rows(SourceKind.SYMMETRIC_MEMORY, by_group, group, device)
+    copies = chosen(SourceKind.SYMMETRIC_MEMORY)
     assert isinstance(copies, SymmetricMemoryRows)
-    chosen = row_choice._faster(by_group, copies, group, device)
-    assert chosen is by_group or isinstance(chosen, MeasuredRows)
+    fastest = row_choice._faster(by_group, copies, group, device)
+    assert fastest is by_group or isinstance(fastest, MeasuredRows)
     everyones = [None] * dist.get_world_size(group)
-    dist.all_gather_object(everyones, vars(chosen).get("_gather_from"), group=group)
+    dist.all_gather_object(everyones, vars(fastest).get("_gather_from"), group=group)
     assert len(set(everyones)) == 1  # the ranks decide alike
     original = SymmetricMemoryRows.reduce_scatter
     if rank == 1:
         SymmetricMemoryRows.reduce_scatter = lambda rows, partial: original(rows, partial) + 1
     with pytest.raises(UsageError, match=r"--cp-row-collectives symmetric-memory is impossible here: .* disagree"):
-        choose_rows(SourceKind.SYMMETRIC_MEMORY, by_group, group, device)
+        chosen(SourceKind.SYMMETRIC_MEMORY)
+    assert choose_rows(SourceKind.AUTO, by_group, copies, group, device) is by_group
     SymmetricMemoryRows.reduce_scatter = original
 
 

@@ -282,3 +282,16 @@ def test_the_agreement_check_hears_of_every_extend_and_of_nothing_else(make, mon
     strategy.can_apply(12, batch(input_ids=range(12)))
     strategy.can_apply(2, batch(forward_mode=ForwardMode.DECODE))
     assert said == ["CP (8 >= 8) for new tokens [3, 5]", "plain TP (padded batch) for new tokens [3, 5]"]
+
+
+def test_rows_go_by_the_group_until_something_is_chosen_before_serving(make, monkeypatch):
+    chosen, asked = SimpleNamespace(name="a test's", num_bytes=3), []
+    monkeypatch.setattr(strategy_module, "choose_rows", lambda *about: asked.append(about) or chosen)
+    strategy = make()
+    by_group = strategy.rows
+    assert by_group.name == "process group"
+    strategy.choose_rows()
+    assert strategy.rows is strategy.build_metadata(8, [3, 9], [3, 5])._rows is chosen
+    assert asked == [("process-group", by_group, None, "the ranks' CPU group", torch.device("cpu"))]
+    strategy.choose_rows()
+    assert len(asked) == 1
