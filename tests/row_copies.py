@@ -1,8 +1,10 @@
 """Row collectives by copies between real processes: ``python -m tests.row_copies [cpu|cuda] [ranks]``.
 
-See tests/processes.py for the devices. Prints ``passed`` at the end.
+See tests/processes.py for the devices. With a GPU for each rank it also says how long copies and NCCL take. Prints
+``passed`` at the end.
 """
 
+import logging
 import sys
 
 import pytest
@@ -66,22 +68,25 @@ def reduces(copies, rank, size, rows, dtype, device, turn):
 
 
 def chooses(rank, group, device):
-    """On the CPU ``auto`` stays with the process group; elsewhere, and by name, copies are checked against it."""
-    if device.type != "cpu":
+    """Copies are checked against the process group and timed; on GPUs with the sizes, and the log, of a server."""
+    size, on_cpu = dist.get_world_size(group), device.type == "cpu"
+    if not on_cpu and torch.cuda.device_count() < size:
         return  # NCCL wants a GPU a rank
-    by_group = ProcessGroupRows(_Gloo(group), dist.get_world_size(group))
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    by_group = ProcessGroupRows(_Group(group if on_cpu else dist.new_group(list(range(size)), backend="nccl")), size)
 
     def chosen(kind):
         return choose_rows(kind, by_group, row_copies(kind, group, device), group, device)
 
     assert chosen(SourceKind.PROCESS_GROUP) is by_group
-    assert chosen(SourceKind.AUTO) is by_group
-    row_choice.MEASURED_BYTES = (1 << 12, 1 << 16)
+    if on_cpu:
+        assert chosen(SourceKind.AUTO) is by_group
+        row_choice.MEASURED_BYTES = (1 << 12, 1 << 16)
     copies = chosen(SourceKind.SYMMETRIC_MEMORY)
     assert isinstance(copies, SymmetricMemoryRows)
     fastest = row_choice._faster(by_group, copies, group, device)
     assert fastest is by_group or isinstance(fastest, MeasuredRows)
-    everyones = [None] * dist.get_world_size(group)
+    everyones = [None] * size
     dist.all_gather_object(everyones, vars(fastest).get("_gather_from"), group=group)
     assert len(set(everyones)) == 1  # the ranks decide alike
     original = SymmetricMemoryRows.reduce_scatter
@@ -93,7 +98,7 @@ def chooses(rank, group, device):
     SymmetricMemoryRows.reduce_scatter = original
 
 
-class _Gloo:
+class _Group:
     """A process group in the shape of SGLang's GroupCoordinator."""
 
     def __init__(self, group):
