@@ -26,6 +26,7 @@ class Arm:
         cp_weights: ``sharded``, ``replicated``, or None for CP off.
         min_tokens: ``--cp-min-tokens``.
         shard_source: ``--cp-shard-source``.
+        row_collectives: ``--cp-row-collectives``.
         chunk: ``--chunked-prefill-size`` in tokens.
         mixed: prefill and decode in one batch (``--enable-mixed-chunk``).
         spawned: ranks start as SGLang starts them.
@@ -36,6 +37,7 @@ class Arm:
     cp_weights: str | None
     min_tokens: int | str = 2
     shard_source: str = "auto"
+    row_collectives: str = "auto"
     chunk: int = 128
     mixed: bool = False
     spawned: bool = False
@@ -46,6 +48,7 @@ class Arm:
             args += ["--enable-prefill-cp", "--cp-strategy", "interleave", "--cp-attn-weights", self.cp_weights]
         if self.cp_weights == "sharded":
             args += ["--cp-min-tokens", str(self.min_tokens), "--cp-shard-source", self.shard_source]
+            args += ["--cp-row-collectives", self.row_collectives]
         if self.mixed:
             args += ["--enable-mixed-chunk"]
         return ServerSpec(self.name, model, (*_cpu(dtype), *args), CPU_PLATFORM | (SPAWNED if self.spawned else {}))
@@ -76,11 +79,13 @@ def _cpu(dtype: str) -> tuple[str, ...]:
     return ("--device", "cpu", "--dtype", dtype)
 
 
+SYMMETRIC = "symmetric-memory"
+
 ARMS = (
     Arm("tp2-off", 2, None),
     # Every extend is dealt out.
     Arm("tp2-sharded", 2, "sharded"),
-    Arm("tp4-sharded", 4, "sharded", shard_source="symmetric-memory", chunk=512, mixed=True),
+    Arm("tp4-sharded", 4, "sharded", shard_source=SYMMETRIC, row_collectives=SYMMETRIC, chunk=512, mixed=True),
     # A request of 601 tokens has a chunk of 512 that is dealt out and a rest that is not.
     Arm("tp2-sharded-256", 2, "sharded", min_tokens=256, chunk=512, spawned=True),
     Arm("tp2-replicated", 2, "replicated", spawned=True),

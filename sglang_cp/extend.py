@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 import torch
 
-from sglang_cp import rows
 from sglang_cp.layout import TokenLayout
+from sglang_cp.rows import RowCollectives
 
 
 class Placement(Protocol):
@@ -33,9 +33,9 @@ class CPExtend:
     per_batch = True
     """How SGLang's seams tell this object from the metadata of the static CP modes."""
 
-    def __init__(self, layout: TokenLayout, group: rows.RowGroup, placement: Placement) -> None:
+    def __init__(self, layout: TokenLayout, rows: RowCollectives, placement: Placement) -> None:
         self.layout = layout
-        self._group = group
+        self._rows = rows
         self._placement = placement
 
     # Rows in and out of the model.
@@ -46,7 +46,14 @@ class CPExtend:
 
     def gather_rows(self, local: torch.Tensor) -> torch.Tensor:
         """[padded_rows, ...] -> [num_rows, ...] in token order: latents, index keys, the final hidden states."""
-        return self.layout.to_token_order(rows.all_gather(self._group, self.layout, local))
+        return self._rows.all_gather_dealt(local)[: self.layout.num_rows]
+
+    def gather_rows_at(self, local: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        """[padded_rows, ...] -> [len(places), ...]: only the rows at ``places`` in token order, integers on the device.
+
+        Each rank gives one row for each place, its own or its neighbour's, so that no length depends on who owns what.
+        """
+        return self.layout.pick(self._rows.all_gather(self.layout.near(local, places)), places)
 
     # Metadata of the attention backend: real rows only, since a padding row attends to nothing.
 
@@ -71,8 +78,9 @@ class CPExtend:
             rows (list), rows (tensor like ``like``), request indices (list), request indices (int32 tensor).
         """
         split = self.layout.split_requests(extend_lens)
-        counts = torch.tensor(split.rows, dtype=like.dtype, device=like.device)
-        indices = torch.tensor(split.indices, dtype=torch.int32, device=like.device)
+        # Not tensors made on the device: that waits until it has done all that was issued.
+        counts = torch.tensor(split.rows, dtype=like.dtype).to(like.device, non_blocking=True)
+        indices = torch.tensor(split.indices, dtype=torch.int32).to(like.device, non_blocking=True)
         return split.rows, counts, split.indices, indices
 
     # Between attention and MoE or dense FFN, which stay tensor parallel over the complete token set.
@@ -86,11 +94,11 @@ class CPExtend:
         """
         attention_output[self.layout.local_rows :].zero_()
         hidden, residual = layernorm(attention_output, residual)
-        return rows.all_gather(self._group, self.layout, hidden), residual
+        return self._rows.all_gather(hidden), residual
 
     def reduce_from_mlp(self, partial: torch.Tensor) -> torch.Tensor:
         """[gathered_rows, hidden] of partial sums -> [padded_rows, hidden]; in place of plain TP's all-reduce."""
-        return rows.reduce_scatter(self._group, self.layout, partial)
+        return self._rows.reduce_scatter(partial)
 
     # Attention weights.
 

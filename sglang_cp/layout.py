@@ -75,12 +75,19 @@ class TokenLayout:
         padded[: self.local_rows] = local
         return padded
 
-    def to_token_order(self, gathered: torch.Tensor) -> torch.Tensor:
-        """[gathered_rows, ...] in rank order -> [num_rows, ...] in token order, padding dropped, contiguous."""
-        self._expect(gathered, self.gathered_rows, "rank order")
-        tail = gathered.shape[1:]
-        by_rank = gathered.view(self.size, self.padded_rows, *tail)
-        return by_rank.transpose(0, 1).reshape(self.gathered_rows, *tail)[: self.num_rows]
+    def near(self, local: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        """[padded_rows, ...] -> [len(places), ...]: of each turn in which ``places`` were dealt, this rank's row.
+
+        ``places``: integers, in token order; negative ones count from the end.
+        """
+        self._expect(local, self.padded_rows, "this rank, padded")
+        return local[places % self.num_rows // self.size]
+
+    def pick(self, gathered: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        """Every rank's :meth:`near`, in rank order -> [len(places), ...]: of each place its owner's row."""
+        self._expect(gathered, self.size * len(places), "rank order")
+        by_rank = gathered.view(self.size, len(places), *gathered.shape[1:])
+        return by_rank[places % self.num_rows % self.size, torch.arange(len(places), device=places.device)]
 
     def split_requests(self, extend_lens: Sequence[int]) -> RequestSplit:
         """Which requests of the batch have rows here, and how many.

@@ -91,6 +91,7 @@ def _before_serving(scheduler: Any) -> None:
     if strategy:
         from sglang_cp.calibration.serving import before_serving
 
+        strategy.choose_rows()
         before_serving(scheduler, strategy)
 
 
@@ -112,11 +113,13 @@ def _add_state(result: Any, scheduler: Any, *_: Any, **__: Any) -> Any:
     state["sglang_cp_decisions"] = DECISIONS.as_dict()
     strategy = _per_batch_strategy()
     placement = strategy.placement if strategy else None
+    rows = strategy.rows if strategy else None
     calibration = strategy.calibration if strategy else None
     state["sglang_cp_memory"] = {
         "weight_bytes": _weight_bytes(scheduler.tp_worker.model_runner.model),
-        "buffer_bytes": placement.buffer_bytes if placement else 0,
+        "buffer_bytes": placement.buffer_bytes + rows.num_bytes if placement and rows else 0,
         "shard_source": placement.source_name if placement else None,
+        "row_collectives": rows.name if rows else None,
     }
     state["sglang_cp_calibration"] = {
         "decides": bool(strategy and strategy.auto and calibration),

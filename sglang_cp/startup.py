@@ -57,14 +57,14 @@ def launch_problems(args: Any) -> Iterator[str]:
         yield "SGLANG_ENABLE_CP_V2 turns off the runner that CP with sharded weights needs: unset it."
     if args.cp_min_tokens != AUTO and fixed_min_tokens(args) is None:
         yield f"--cp-min-tokens is {args.cp_min_tokens}: give a number of new tokens of at least 1, or {AUTO}."
-    if args.cp_shard_source == "symmetric-memory":
-        if args.enable_memory_saver:
-            yield (
-                "--enable-memory-saver must be able to free the weights, and cannot free symmetric memory: "
-                "leave --cp-shard-source at auto."
-            )
-        if args.nnodes > 1:
-            yield f"--nnodes {args.nnodes}: symmetric memory ends at the host, leave --cp-shard-source at auto."
+    if args.cp_shard_source == "symmetric-memory" and args.enable_memory_saver:
+        yield (
+            "--enable-memory-saver must be able to free the weights, and cannot free symmetric memory: "
+            "leave --cp-shard-source at auto."
+        )
+    for flag, kind in (("--cp-shard-source", args.cp_shard_source), ("--cp-row-collectives", args.cp_row_collectives)):
+        if kind == "symmetric-memory" and args.nnodes > 1:
+            yield f"--nnodes {args.nnodes}: symmetric memory ends at the host, leave {flag} at auto."
     if args.pp_size > 1:
         yield f"--pp-size {args.pp_size}: pipeline parallelism is not supported with CP, use --pp-size 1."
     view = args._resolved()

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from sglang.srt.constants import GPU_MEMORY_TYPE_WEIGHTS
 from sglang.srt.layers.cp.base import ContextParallelStrategy, ContextParallelStrategyKind
 from sglang.srt.runtime_context import get_parallel
 
-from sglang_cp import agreement
+from sglang_cp import agreement, logits
 from sglang_cp.cost.calibration import Calibration
 from sglang_cp.cost.terms import Mode
 from sglang_cp.counters import COUNTERS
@@ -25,6 +26,8 @@ from sglang_cp.decision import AUTO, DEFAULT_MIN_TOKENS, Decision, Policy, Predi
 from sglang_cp.extend import CPExtend
 from sglang_cp.layout import TokenLayout
 from sglang_cp.plugin import check_loaded
+from sglang_cp.row_choice import choose_rows, row_copies
+from sglang_cp.rows import ProcessGroupRows, RowCollectives
 from sglang_cp.startup import fixed_min_tokens, plain_tp_reasons
 from sglang_cp.weights.kind import SourceKind
 from sglang_cp.weights.placement import ShardedAttention
@@ -52,6 +55,9 @@ class PerBatchInterleaveStrategy(ContextParallelStrategy):
         self._latest: tuple[Decision, int] | None = None
         self._plain_tp_reasons = plain_tp_reasons(server_args)
         self._source_kind = SourceKind(server_args.cp_shard_source)
+        self._rows_kind = SourceKind(server_args.cp_row_collectives)
+        self._rows: RowCollectives | None = None
+        self._choose_rows: Callable[[], RowCollectives] | None = None
         self._placement: ShardedAttention | None = None
         self._agreement: agreement.AgreementCheck | None = None
         self._index_topk = 0
@@ -75,6 +81,7 @@ class PerBatchInterleaveStrategy(ContextParallelStrategy):
             source=self._source_kind,
             memory_saver=_memory_saver(model_runner),
         )
+        self._open_rows(model_runner.tp_group, _device(model_runner))
         if agreement.requested():
             self._agreement = agreement.AgreementCheck(model_runner.tp_group.ranks)
         self._index_topk = int(model_runner.model_config.hf_config.index_topk)
@@ -88,10 +95,27 @@ class PerBatchInterleaveStrategy(ContextParallelStrategy):
             self._placement.buffer_bytes / 1e6,
         )
 
+    def _open_rows(self, tp_group: Any, device: torch.device) -> None:
+        by_group = self._rows = ProcessGroupRows(tp_group, self.cp_size)
+        copies = row_copies(self._rows_kind, tp_group.cpu_group, device)
+        self._choose_rows = partial(choose_rows, self._rows_kind, by_group, copies, tp_group.cpu_group, device)
+
+    def choose_rows(self) -> None:
+        """Called once before the server serves, on every rank: measure how the ranks exchange rows best."""
+        if self._choose_rows:
+            self._rows, self._choose_rows = self._choose_rows(), None
+            if self.cp_rank == 0:
+                logger.info("CP: rows by %s, %.1f MB of staging", self._rows.name, self._rows.num_bytes / 1e6)
+
     @property
     def placement(self) -> ShardedAttention | None:
         """Where the attention weights of all heads come from; None until the model is loaded, or without CP."""
         return self._placement
+
+    @property
+    def rows(self) -> RowCollectives | None:
+        """How the ranks exchange rows; None until the model is loaded, or without CP."""
+        return self._rows
 
     def weights_change(self) -> contextlib.AbstractContextManager[None]:
         """Put around a change of the model's weights on every rank, so that no rank pulls a half-changed layer."""
@@ -190,15 +214,14 @@ class PerBatchInterleaveStrategy(ContextParallelStrategy):
     ) -> CPExtend:
         """The object that the seams find on the forward batch; starts the first layer's pull."""
         assert self._placement is not None
+        assert self._rows is not None
         assert seqs_len is not None
         assert extend_seqs_len is not None
-        from sglang.srt.distributed import get_tp_group
-
         layout = TokenLayout(num_tokens, self.cp_size, self.cp_rank)
         if self._forced is None:
             COUNTERS.count(layout, seqs_len, extend_seqs_len, self._index_topk)
         self._placement.begin()
-        return CPExtend(layout, get_tp_group(), self._placement)
+        return CPExtend(layout, self._rows, self._placement)
 
     def shard_hidden_states(self, x: Any, forward_batch: Any) -> Any:
         return forward_batch.attn_cp_metadata.shard_rows(x)
@@ -207,7 +230,9 @@ class PerBatchInterleaveStrategy(ContextParallelStrategy):
         return forward_batch.attn_cp_metadata.shard_rows(positions)
 
     def gather_hidden_states(self, x: Any, forward_batch: Any, stream: Any = None) -> Any:
-        return forward_batch.attn_cp_metadata.gather_rows(x)
+        """[padded_rows, hidden] -> the rows that the LM head reads; ``logits.metadata`` tells upstream which."""
+        extend, places = forward_batch.attn_cp_metadata, logits.places(forward_batch)
+        return extend.gather_rows(x) if places is None else extend.gather_rows_at(x, places)
 
     def gather_kv_cache(self, x: Any, forward_batch: Any, stream: Any = None) -> Any:
         return forward_batch.attn_cp_metadata.gather_rows(x)

@@ -2,6 +2,8 @@
 
 import torch
 
+from sglang_cp.rows import ProcessGroupRows
+
 
 class SimulatedGroup:
     """Runs the ranks one after the other. ``others[r]`` is what rank r contributes to the collective at hand."""
@@ -19,3 +21,8 @@ class SimulatedGroup:
         assert input.is_contiguous()
         assert torch.equal(input, self.contributions[self.rank])
         output.copy_(sum(self.contributions).chunk(len(self.contributions))[self.rank])
+
+
+def rows_of(rank, contributions=()):
+    """The collectives of rank ``rank``, by a simulated group; see there for ``contributions``."""
+    return ProcessGroupRows(SimulatedGroup(rank, contributions), len(contributions))

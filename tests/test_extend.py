@@ -5,13 +5,13 @@ import torch
 
 from sglang_cp.extend import CPExtend
 from sglang_cp.layout import TokenLayout
-from tests.simulated import SimulatedGroup
+from tests.simulated import rows_of
 
 SIZE, ROWS, HIDDEN = 4, 10, 6
 
 
 def extend(rank, contributions=()):
-    return CPExtend(TokenLayout(ROWS, SIZE, rank), SimulatedGroup(rank, contributions), placement=None)
+    return CPExtend(TokenLayout(ROWS, SIZE, rank), rows_of(rank, contributions), placement=None)
 
 
 @pytest.fixture

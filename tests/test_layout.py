@@ -47,15 +47,15 @@ def test_every_row_is_owned_once(batch):
     assert owned.sort().values.tolist() == rows[:, 0].tolist()
 
 
-@given(batches())
-def test_gathered_rows_return_to_token_order(batch):
+@given(batches(), st.data())
+def test_a_place_is_found_on_its_owner_and_asks_the_same_of_every_rank(batch, data):
     size, lens = batch
     rows = numbered(sum(lens))
+    places = torch.tensor(data.draw(st.lists(st.integers(-sum(lens), sum(lens) - 1), max_size=5)), dtype=torch.int64)
     layouts = every_rank(sum(lens), size)
-    gathered = torch.cat([layout.pad(layout.own(rows)) for layout in layouts])
+    near = [layout.near(layout.pad(layout.own(rows)), places) for layout in layouts]
     for layout in layouts:
-        assert gathered.shape[0] == layout.gathered_rows
-        assert torch.equal(layout.to_token_order(gathered), rows)
+        assert torch.equal(layout.pick(torch.cat(near), places), rows[places])
 
 
 @given(batches())
@@ -112,7 +112,9 @@ def test_wrong_row_counts_are_refused():
     layout = TokenLayout(9, 2, 0)
     with pytest.raises(ValueError, match="expected 9 rows"):
         layout.own(torch.zeros(8, 1))
-    with pytest.raises(ValueError, match="expected 10 rows"):
-        layout.to_token_order(torch.zeros(9, 1))
+    with pytest.raises(ValueError, match="expected 5 rows"):
+        layout.near(torch.zeros(9, 1), torch.tensor([0]))
+    with pytest.raises(ValueError, match="expected 2 rows"):
+        layout.pick(torch.zeros(1, 1), torch.tensor([0]))
     with pytest.raises(ValueError, match="the requests hold 8 rows, the layout 9"):
         layout.split_requests([3, 5])

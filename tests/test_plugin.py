@@ -12,7 +12,7 @@ from sglang_cp.decision import Decision
 
 
 class Strategy:
-    cp_size, calibration, placement, auto = 4, None, None, True
+    cp_size, calibration, placement, rows, auto = 4, None, None, None, True
 
     def __init__(self):
         self.latest = None
@@ -120,3 +120,11 @@ def test_a_refusal_can_be_read_until_the_next_call_succeeds(strategy, monkeypatc
     monkeypatch.setattr(serving, "measure_again", lambda *_: None)
     assert set_state({plugin.CALIBRATE: True}, scheduler)[0].updated
     assert refused() is None
+
+
+def test_rows_are_chosen_before_extends_are_measured(strategy, monkeypatch):
+    steps = []
+    strategy.choose_rows = lambda: steps.append("rows")
+    monkeypatch.setattr(serving, "before_serving", lambda scheduler, strategy: steps.append("extends"))
+    plugin._before_serving(None)
+    assert steps == ["rows", "extends"]

@@ -32,7 +32,12 @@ def server_args(**changes):
             "enable_hisparse",
         )
     )
-    settings = {"tp_size": TP_SIZE, "cp_min_tokens": 8, "cp_shard_source": "auto"}
+    settings = {
+        "tp_size": TP_SIZE,
+        "cp_min_tokens": 8,
+        "cp_shard_source": "auto",
+        "cp_row_collectives": "process-group",
+    }
     return SimpleNamespace(**{**settings, **features, **changes})
 
 
@@ -211,7 +216,6 @@ def test_a_number_stays_a_fixed_threshold_whatever_is_measured(make):
 def test_a_mode_can_be_forced_for_what_can_be_dealt_out(make, monkeypatch):
     counters = Counters()
     monkeypatch.setattr(strategy_module, "COUNTERS", counters)
-    monkeypatch.setattr("sglang.srt.distributed.get_tp_group", lambda: None)
     strategy = make(cp_min_tokens=9)
     with strategy.forced(Mode.CP):
         assert strategy.can_apply(8, batch())
@@ -244,7 +248,6 @@ def test_nothing_is_dealt_out_before_the_model_is_loaded():
 def test_metadata_is_counted_and_starts_the_first_pull(make, monkeypatch):
     counters = Counters()
     monkeypatch.setattr(strategy_module, "COUNTERS", counters)
-    monkeypatch.setattr("sglang.srt.distributed.get_tp_group", lambda: None)
     strategy = make()
     extend = strategy.build_metadata(8, [3, 9], [3, 5])
     assert extend.layout == TokenLayout(8, TP_SIZE, 1)
@@ -279,3 +282,16 @@ def test_the_agreement_check_hears_of_every_extend_and_of_nothing_else(make, mon
     strategy.can_apply(12, batch(input_ids=range(12)))
     strategy.can_apply(2, batch(forward_mode=ForwardMode.DECODE))
     assert said == ["CP (8 >= 8) for new tokens [3, 5]", "plain TP (padded batch) for new tokens [3, 5]"]
+
+
+def test_rows_go_by_the_group_until_something_is_chosen_before_serving(make, monkeypatch):
+    chosen, asked = SimpleNamespace(name="a test's", num_bytes=3), []
+    monkeypatch.setattr(strategy_module, "choose_rows", lambda *about: asked.append(about) or chosen)
+    strategy = make()
+    by_group = strategy.rows
+    assert by_group.name == "process group"
+    strategy.choose_rows()
+    assert strategy.rows is strategy.build_metadata(8, [3, 9], [3, 5])._rows is chosen
+    assert asked == [("process-group", by_group, None, "the ranks' CPU group", torch.device("cpu"))]
+    strategy.choose_rows()
+    assert len(asked) == 1

@@ -101,6 +101,7 @@ def _startup_refusals(launch: Launch, config: Mapping[str, Any]) -> Iterator[str
     args = SimpleNamespace(
         cp_strategy="interleave",
         cp_shard_source=launch.cp_shard_source,
+        cp_row_collectives="auto",  # measured by the server, if it can be had at all
         cp_min_tokens=launch.cp_min_tokens,
         tp_size=launch.tp_size,
         pp_size=1,

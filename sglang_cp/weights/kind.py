@@ -1,4 +1,4 @@
-"""The kinds of shard source (``--cp-shard-source``), and which one a wish and the circumstances give."""
+"""How bytes of other ranks are had, and which way a wish and the circumstances give."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from sglang_cp.errors import UsageError
 
 
 class SourceKind(StrEnum):
-    """Values of ``--cp-shard-source``."""
+    """Values of ``--cp-shard-source`` and ``--cp-row-collectives``."""
 
     AUTO = "auto"
     SYMMETRIC_MEMORY = "symmetric-memory"
@@ -19,12 +19,13 @@ class SourceKind(StrEnum):
         return self.value.replace("-", " ")
 
 
-def resolve(wanted: SourceKind, obstacle: str | None) -> SourceKind:
-    """The source to take: ``auto`` is symmetric memory unless something is in the way.
+def resolve(wanted: SourceKind, obstacle: str | None, flag: str = "--cp-shard-source") -> SourceKind:
+    """The kind to take: ``auto`` is symmetric memory unless something is in the way.
 
     Args:
         wanted: what was asked for.
         obstacle: what is in the way of symmetric memory; None if nothing is.
+        flag: by which it was asked for.
 
     Raises:
         UsageError: if symmetric memory was asked for by name and cannot be had.
@@ -34,5 +35,5 @@ def resolve(wanted: SourceKind, obstacle: str | None) -> SourceKind:
     if obstacle is None:
         return SourceKind.SYMMETRIC_MEMORY
     if wanted is SourceKind.SYMMETRIC_MEMORY:
-        raise UsageError(f"--cp-shard-source symmetric-memory is impossible here: {obstacle}; use auto.")
+        raise UsageError(f"{flag} symmetric-memory is impossible here: {obstacle}; use auto.")
     return SourceKind.PROCESS_GROUP

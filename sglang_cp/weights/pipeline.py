@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 
 from sglang_cp.ranks import together
 from sglang_cp.weights.buffers import WeightBuffers, gathered_bytes
-from sglang_cp.weights.shards import layer_shards
+from sglang_cp.weights.shards import Shard, layer_shards
 from sglang_cp.weights.source import Pull, ShardSource
 
 GatheredWeights = dict[str, torch.Tensor]
 """name -> every rank's shard, [size, *shape as upstream holds the shard]"""
+
+
+class _Views(NamedTuple):
+    layouts: list[tuple[object, ...]]
+    """Of the shards that these views are for."""
+    places: dict[str, torch.Tensor]
+    weights: GatheredWeights
 
 
 class WeightPipeline:
@@ -28,6 +35,7 @@ class WeightPipeline:
         slot_bytes = max(gathered_bytes(layer_shards(layer), size) for layer in layers)
         self._buffers = WeightBuffers(slot_bytes, size, device)
         self._device_module = torch.get_device_module(device)
+        self._views: dict[int, _Views] = {}
         self._pending: tuple[int, GatheredWeights, Pull] | None = None
 
     @property
@@ -92,7 +100,15 @@ class WeightPipeline:
             # An extend that failed half-way left a pull behind; its buffer must not be written after ours.
             self._pending[2].wait()
         shards = layer_shards(self._layers[index])
-        places = self._buffers.places(index, shards)
-        pull = self._source.pull(index, shards, places)
-        weights = {shard.name: shard.by_rank(places[shard.name]) for shard in shards}
-        self._pending = (index, weights, pull)
+        views = self._views_of(index, shards)
+        self._pending = (index, views.weights, self._source.pull(index, shards, views.places))
+
+    def _views_of(self, index: int, shards: Sequence[Shard]) -> _Views:
+        """Layer ``index``'s views of the buffers, made once: that costs the host more than the rest of a pull."""
+        layouts = [shard.layout for shard in shards]
+        views = self._views.get(index)
+        if views is None or views.layouts != layouts:
+            places = self._buffers.places(index, shards)
+            weights = {shard.name: shard.by_rank(places[shard.name]) for shard in shards}
+            views = self._views[index] = _Views(layouts, places, weights)
+        return views

@@ -41,6 +41,11 @@ class Shard:
     def num_bytes(self) -> int:
         return self.span * self.tensor.element_size()
 
+    @property
+    def layout(self) -> tuple[object, ...]:
+        """Equal for shards that take the same place in a buffer and are seen there in the same way."""
+        return self.name, self.tensor.dtype, self.tensor.shape, self.tensor.stride()
+
     def bytes(self) -> torch.Tensor:
         """[num_bytes], uint8: the slice as it lies in memory, a view. Bytes, because a backend need not know FP8."""
         return self.tensor.as_strided((self.span,), (1,)).view(torch.uint8)

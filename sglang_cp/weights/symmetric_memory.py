@@ -55,6 +55,7 @@ class SymmetricMemorySource:
         self._arena = together(group, lambda: symmetric_memory.empty(arena_bytes, dtype=torch.uint8, device=device))
         handle = together(group, lambda: symmetric_memory.rendezvous(self._arena, group))
         self._peers = [handle.get_buffer(rank, (arena_bytes,), torch.uint8) for rank in range(self._size)]
+        self._copies: dict[int, tuple[Mapping[str, torch.Tensor], list[tuple[torch.Tensor, torch.Tensor]]]] = {}
         self._device_module = torch.get_device_module(device)
         self._stream = self._device_module.Stream(device)
         together(group, self._fill)
@@ -62,6 +63,7 @@ class SymmetricMemorySource:
     def pull(self, layer: int, shards: Sequence[Shard], into: Mapping[str, torch.Tensor]) -> Pull:
         """Raises RuntimeError if a weight was put elsewhere without :meth:`refresh`: peers would read the old one."""
         slots = self._slots[layer]
+        copies = self._copies_into(layer, into)
         for shard in shards:
             if not self._holds(shard, slots[shard.name]):
                 raise RuntimeError(
@@ -72,12 +74,23 @@ class SymmetricMemorySource:
         # What was issued before may still read the buffer.
         self._stream.wait_stream(current)
         with self._device_module.stream(self._stream):
-            # Each rank starts with its right neighbour, so that no two read from the same peer at once.
-            for distance in range(1, self._size + 1):
-                rank = (self._rank + distance) % self._size
-                for name, slot in slots.items():
-                    into[name][rank].copy_(slot.of(self._peers[rank]), non_blocking=True)
+            for place, peers in copies:
+                place.copy_(peers, non_blocking=True)
         return _Copies(self._stream, self._device_module)
+
+    def _copies_into(self, layer: int, into: Mapping[str, torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Each place of ``into`` with the peer's memory that belongs there; made anew for other places only."""
+        of, copies = self._copies.get(layer, (None, []))
+        if of is not into:
+            # Each rank starts with its right neighbour, so that no two read from the same peer at once.
+            ranks = [(self._rank + distance) % self._size for distance in range(1, self._size + 1)]
+            copies = [
+                (into[name][rank], slot.of(self._peers[rank]))
+                for rank in ranks
+                for name, slot in self._slots[layer].items()
+            ]
+            self._copies[layer] = into, copies
+        return copies
 
     def refresh(self) -> None:
         """Move weights that upstream holds elsewhere into the arena.

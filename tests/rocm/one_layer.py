@@ -161,8 +161,11 @@ class Layer:
         if group is not None:
             from sglang_cp.extend import CPExtend
             from sglang_cp.layout import TokenLayout
+            from sglang_cp.rows import ProcessGroupRows
 
-            batch.attn_cp_metadata = cp = CPExtend(TokenLayout(ROWS, TP, rank), group, placement=None)
+            batch.attn_cp_metadata = cp = CPExtend(
+                TokenLayout(ROWS, TP, rank), ProcessGroupRows(group, TP), placement=None
+            )
             hidden, positions = cp.shard_rows(hidden), cp.shard_rows(batch.positions)
         else:
             positions = batch.positions

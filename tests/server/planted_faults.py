@@ -13,7 +13,7 @@ FAULTS = {
     "_cal_indexer_k_start_end",
     "o_proj reduced twice": "sglang_cp.weights.projections.RowProjection.__call__",
     "positions not sharded": "sglang_cp.strategy.PerBatchInterleaveStrategy.shard_position_ids",
-    "gathered rows left in rank order": "sglang_cp.layout.TokenLayout.to_token_order",
+    "gathered rows left in rank order": "sglang_cp.rows.ProcessGroupRows.all_gather_dealt",
     "shards in the wrong rank order": "sglang_cp.weights.shards.Shard.by_rank",
     "one rank's padding row not dropped from its neighbours": "sglang_cp.layout.TokenLayout.own",
     "pool written with local rows only": "sglang_cp.extend.CPExtend.gather_rows",
@@ -50,8 +50,8 @@ def positions_not_sharded(result, strategy, positions, forward_batch):
     return positions[: result.shape[0]]
 
 
-def rank_order(result, layout, gathered):
-    return gathered[: layout.num_rows].clone()
+def rank_order(result, rows, local):
+    return result.unflatten(0, (len(local), -1)).transpose(0, 1).flatten(0, 1)
 
 
 def wrong_rank_order(result, shard, gathered):

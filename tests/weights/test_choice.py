@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from sglang_cp import peer_memory
 from sglang_cp.errors import UsageError
 from sglang_cp.ranks import StepFailedError
 from sglang_cp.weights import choice
@@ -29,9 +30,11 @@ def world(monkeypatch):
         if world.probe:
             raise StepFailedError(world.probe)
 
-    monkeypatch.setattr(choice, "exchange", lambda group, mine: [(host, rank) for rank, host in enumerate(world.hosts)])
-    monkeypatch.setattr(choice, "together", together)
-    monkeypatch.setattr(choice, "_probe", probe)
+    monkeypatch.setattr(
+        peer_memory, "exchange", lambda group, mine: [(host, rank) for rank, host in enumerate(world.hosts)]
+    )
+    monkeypatch.setattr(peer_memory, "together", together)
+    monkeypatch.setattr(peer_memory, "_probe", probe)
     monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda device, peer: world.peers)
     monkeypatch.setattr(choice, "SymmetricMemorySource", lambda *_: "symmetric memory")
     monkeypatch.setattr(choice, "ProcessGroupSource", lambda ranks: "process group")

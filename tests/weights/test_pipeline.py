@@ -105,6 +105,16 @@ def test_layers_of_different_shapes_share_the_buffers():
     assert pipeline.buffer_bytes == 2 * max(gathered_bytes(layer_shards(ranks[0]), SIZE) for ranks in layers)
 
 
+def test_a_weight_that_lies_otherwise_is_seen_otherwise(pipeline, layers):
+    """Views of the buffers are kept from one extend to the next; a change of weights may bring other strides."""
+    pipeline.pull_all()
+    for rank in layers[0]:
+        assert not rank.w_kc.is_contiguous()
+        rank.w_kc = rank.w_kc.contiguous() + 1
+    pipeline.begin()
+    expect(pipeline.take(0), layers[0])
+
+
 def test_tensors_in_a_buffer_are_aligned_and_do_not_overlap(layers):
     shards = layer_shards(layers[0][0])
     places = WeightBuffers(gathered_bytes(shards, SIZE), SIZE, torch.device("cpu")).places(0, shards)

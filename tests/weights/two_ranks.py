@@ -1,29 +1,23 @@
 """Both shard sources between real processes: ``python -m tests.weights.two_ranks [cpu|cuda]``.
 
-On the CPU with the reference twin of symmetric memory. With ``cuda`` each rank takes a GPU of its own, or both share
-the only one (which TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES=1 allows). Prints ``passed`` at the end.
+See tests/processes.py for the devices. Prints ``passed`` at the end.
 """
 
-import os
-import socket
 import sys
 
 import pytest
 import torch
-import torch.distributed as dist
-import torch.distributed._symmetric_memory as symmetric_memory
-import torch.multiprocessing
 
-from sglang_cp.cpu_reference.kernels import symmetric_memory as cpu_twin
+from sglang_cp import peer_memory
 from sglang_cp.cpu_reference.memory import live_tensor_bytes
 from sglang_cp.errors import UsageError
 from sglang_cp.ranks import StepFailedError, together
-from sglang_cp.weights import choice
 from sglang_cp.weights.buffers import aligned
 from sglang_cp.weights.choice import make_source
 from sglang_cp.weights.kind import SourceKind
 from sglang_cp.weights.pipeline import WeightPipeline
 from sglang_cp.weights.shards import LINEARS, layer_shards
+from tests.processes import on_ranks
 from tests.weights.fake_layer import make_layers
 from tests.weights.test_pipeline import expect
 
@@ -31,32 +25,18 @@ SIZE, LAYERS = 2, 5
 
 
 def main() -> None:
-    device = sys.argv[1] if len(sys.argv) > 1 else "cpu"
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(probe.getsockname()[1]))
-    torch.multiprocessing.spawn(run, (device,), nprocs=SIZE)
+    on_ranks(SIZE, sys.argv[1] if len(sys.argv) > 1 else "cpu", run)
     print("passed")
 
 
-def run(rank: int, device_type: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=rank, world_size=SIZE)
-    if device_type == "cpu":
-        device = torch.device("cpu")
-        symmetric_memory.empty, symmetric_memory.rendezvous = cpu_twin.empty, cpu_twin.rendezvous
-    else:
-        device = torch.device("cuda", rank % torch.cuda.device_count())
-        torch.cuda.set_device(device)
-    group = dist.new_group(list(range(SIZE)), backend="gloo")
-    if device_type == "cpu":
+def run(rank, group, device) -> None:
+    if device.type == "cpu":
         for kind in (SourceKind.SYMMETRIC_MEMORY, SourceKind.PROCESS_GROUP):
             takes_two_buffers_and_nothing_else(kind, rank, group, device)
     for check in (pulls_every_layer, sees_changed_weights, refuses_a_replaced_weight, fails_on_all_ranks):
         # NCCL wants a GPU a rank.
-        for kind in (SourceKind.SYMMETRIC_MEMORY, SourceKind.PROCESS_GROUP)[: 2 if device_type == "cpu" else 1]:
+        for kind in (SourceKind.SYMMETRIC_MEMORY, SourceKind.PROCESS_GROUP)[: 2 if device.type == "cpu" else 1]:
             check(kind, rank, group, device)
-    dist.destroy_process_group()
 
 
 def layers_on(device, seed=0, scale=1.0):
@@ -146,14 +126,14 @@ def fails_on_all_ranks(kind, rank, group, device):
 
     with pytest.raises(StepFailedError, match="no such thing on rank 1"):
         together(group, only_rank_1)
-    original = choice._require_peer_access
-    choice._require_peer_access = lambda *_: only_rank_1()
+    original = peer_memory._require_peer_access
+    peer_memory._require_peer_access = lambda *_: only_rank_1()
     try:
         if kind is SourceKind.SYMMETRIC_MEMORY:
             with pytest.raises(UsageError, match=r"symmetric-memory is impossible here: no such thing on rank 1"):
                 pipeline_of(layers_on(device), kind, rank, group, device)
     finally:
-        choice._require_peer_access = original
+        peer_memory._require_peer_access = original
 
 
 if __name__ == "__main__":

@@ -42,14 +42,19 @@ def rendezvous(tensor: torch.Tensor, group: dist.ProcessGroup) -> Handle:
     peer_addresses.update(mapped.data_ptr() for mapped in maps if mapped is not tensor)
     dist.barrier(group)  # every rank has mapped the files: their descriptors may go
     os.close(_files.pop(tensor.data_ptr()))
-    return Handle(maps)
+    return Handle(maps, group)
 
 
 class Handle:
     """What a rendezvous returns."""
 
-    def __init__(self, maps: list[torch.Tensor]) -> None:
+    def __init__(self, maps: list[torch.Tensor], group: dist.ProcessGroup) -> None:
         self._maps = maps
+        self._group = group
+
+    def barrier(self, channel: int = 0, timeout_ms: int = 0) -> None:
+        """Return when every rank has come here; what each wrote before is seen by all."""
+        dist.barrier(self._group)
 
     def get_buffer(self, rank: int, sizes: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """A rank's memory from its start."""
