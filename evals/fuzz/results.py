@@ -100,6 +100,7 @@ class Folder:
         (path / "failures").mkdir(parents=True, exist_ok=True)
         (path / "logs").mkdir(exist_ok=True)
         file.write_text(settings.model_dump_json(indent=1) + "\n")
+        _drop_cut_off(path / "played.jsonl")
         self.done = {(line.index, line.arm) for line in read_played(path)}
 
     @property
@@ -126,17 +127,22 @@ def read_settings(path: Path) -> Settings:
 
 
 def read_played(path: Path) -> list[Played]:
-    """The lines of a run; the last one may have been cut off when it was killed."""
+    """The lines of a run, without a last one that was cut off when it was killed. UsageError for what is no line."""
     file = path / "played.jsonl"
     played = []
-    lines = file.read_text().splitlines() if file.exists() else []
-    for number, line in enumerate(lines, 1):
+    whole = file.read_text().rpartition("\n")[0] if file.exists() else ""
+    for number, line in enumerate(whole.splitlines(), 1):
         try:
             played.append(Played.model_validate_json(line))
         except ValidationError as error:
-            if number < len(lines):
-                raise UsageError(f"{file}, line {number}, is not of this program: remove it.") from error
+            raise UsageError(f"{file}, line {number}, is not of this program: remove it.") from error
     return played
+
+
+def _drop_cut_off(file: Path) -> None:
+    if file.exists():
+        written = file.read_bytes()
+        file.write_bytes(written[: written.rfind(b"\n") + 1])
 
 
 def totals(played: Iterable[Played]) -> dict[str, Played]:
