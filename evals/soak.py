@@ -14,7 +14,7 @@ import itertools
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -25,7 +25,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from evals.arms import tiny_model
 from evals.fuzz.arms import FUZZ_ARMS, MODELS, reference
-from evals.fuzz.bench import TOLERANCE_NATS, judge_all, settle
+from evals.fuzz.bench import TOLERANCE_NATS, check, judge_all, settle
 from evals.fuzz.generate import generate
 from evals.fuzz.play import connect, play
 from evals.fuzz.reference import Reference
@@ -61,6 +61,12 @@ class Soak:
     samples: list[Sample] = field(default_factory=list)
     grown: float = 0.0
 
+    def count(self, stream: Stream) -> None:
+        """Count a stream that was played."""
+        self.streams += 1
+        self.requests += len(stream.requests)
+        self.aborted += sum(request.abort is not None for request in stream.requests)
+
 
 def soak(
     server: Server,
@@ -68,6 +74,7 @@ def soak(
     streams: Callable[[int], Stream],
     *,
     minutes: float,
+    first: Mapping[str, Stream] | None = None,
     warm_up: float = 1 / 6,
     pause_s: float = 60.0,
     interval_s: float = 10.0,
@@ -79,6 +86,7 @@ def soak(
         server: the CP server; its pid is known.
         oracle: of the reference, which keeps its answers.
         streams: from 0, 1, 2, ... to what is played.
+        first: by name, streams that are played before all others, each alone.
         warm_up: share of the time in which memory may grow.
         pause_s: seconds of traffic between two pauses.
         interval_s: seconds between two samples of memory.
@@ -92,6 +100,11 @@ def soak(
     before = server.cp_counters()
     with sampling(server.pid, interval_s) as samples:
         try:
+            for name, stream in (first or {}).items():
+                verdict = check(server, oracle.prepare(stream))
+                result.problems += [f"{name}, {sentence}." for sentence in verdict.found]
+                result.compared.add(verdict.compared)
+                result.count(stream)
             while time.monotonic() < ends and not result.problems:
                 until = min(ends, time.monotonic() + pause_s)
                 asyncio.run(_traffic(server.url, oracle, streams, numbers, until, result, on))
@@ -132,9 +145,7 @@ async def _traffic(
             outcomes = await play(client, prepared.stream, prepared.prompts, limit)
             found = judge_all(prepared, outcomes, TOLERANCE_NATS, result.compared)
             result.problems += [f"Stream {number}, {sentence}." for sentence in found]
-            result.streams += 1
-            result.requests += len(outcomes)
-            result.aborted += sum(request.abort is not None for request in prepared.stream.requests)
+            result.count(prepared.stream)
             on(result)
 
     async with connect(url) as client:

@@ -12,11 +12,12 @@ part, 2 for unusable input.
 from __future__ import annotations
 
 import contextlib
+import math
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -57,16 +58,11 @@ def main(
         if report:
             print(report_of(report))
             return
-        for name, value, least in (
-            ("--minutes", minutes, 0),
-            ("--streams", streams, 1),
-            ("--first-stream", first_stream, 0),
-            ("--block", block, 1),
-            ("--max-failures", max_failures, 1),
-            ("--tolerance", tolerance, 0),
-        ):
-            if value is not None and not value >= least:
-                raise UsageError(f"{name} {value} is too small: give at least {least}.")
+        least = {"--minutes": (minutes, 0), "--streams": (streams, 1), "--first-stream": (first_stream, 0),
+                 "--block": (block, 1), "--max-failures": (max_failures, 1), "--tolerance": (tolerance, 0)}  # fmt: skip
+        for name, (value, at_least) in least.items():
+            if value is not None and not value >= at_least:
+                raise UsageError(f"{name} {value} is too small: give at least {at_least}.")
         if minutes is None and streams is None and not replay:
             raise UsageError("Without an end a run goes on for ever: give --minutes or --streams.")
         arms = _arms(arm)
@@ -74,66 +70,68 @@ def main(
             raise UsageError(f"--arms-per-stream {arms_per_stream} must be between 1 and the {len(arms)} arms.")
         if model not in MODELS and not (Path(model) / "config.json").is_file():
             raise UsageError(f"--model {model} is neither one of {', '.join(MODELS)} nor a checkpoint's directory.")
-        if output is not None and (output.exists() and not output.is_dir()):
+        if output is not None and output.exists() and not output.is_dir():
             raise UsageError(f"--output {output} is not a directory.")
-        replays = [Replay.read(path) for path in replay or []]
-        for path, one in zip(replay or [], replays, strict=True):
-            if one.arm not in {known.name for known in FUZZ_ARMS}:
-                raise UsageError(f"{path} is about an arm {one.arm}, which is not known: use one of {NAMES}.")
+        replays = _replays(replay or [])
         with _folder(output) as path:
             folder = Folder(path, Settings(seed=seed, model=model, tolerance=tolerance, versions=versions()))
             checkpoint = tiny_model(path, MODELS[model]) if model in MODELS else Path(model)
+
+            def bench(of: FuzzArm) -> Bench:
+                return Bench(of, checkpoint, folder.logs, tolerance)
+
             console.print(f"Starting plain SGLang on {checkpoint.name}")
             with running(reference(checkpoint), folder.logs) as server:
+                oracle = Reference(server.url)
                 if replays:
-                    ok = _replay(replays, Reference(server.url), folder, checkpoint, tolerance, console)
+                    agrees = _replay(replays, oracle, bench, console)
                 else:
-                    items = schedule(first_stream, streams, block, arms, arms_per_stream)
-                    ends = time.monotonic() + 60 * minutes if minutes is not None else None
-                    total = streams * arms_per_stream if streams else None
-                    with _shown(console, total, len(folder.done)) as on:
-                        fuzzer = Fuzzer(
-                            seed,
-                            Reference(server.url),
-                            folder,
-                            lambda of: Bench(of, checkpoint, folder.logs, tolerance),
-                            on,
-                        )
-                        failures = fuzzer.run(items, lambda: ends is not None and time.monotonic() > ends, max_failures)
-                    ok = _finish(failures, folder, console)
+                    ends = time.monotonic() + 60 * minutes if minutes is not None else math.inf
+                    with _shown(console, streams and streams * arms_per_stream, len(folder.done)) as on:
+                        fuzzer = Fuzzer(seed, oracle, folder, bench, on)
+                        items = schedule(first_stream, streams, block, arms, arms_per_stream)
+                        failures = fuzzer.run(items, lambda: time.monotonic() > ends, max_failures)
+                    agrees = _finish(failures, folder, console)
     except UsageError as error:
-        _usage(str(error))
+        Console(stderr=True).print(f"[red]{error}", soft_wrap=True)
+        raise typer.Exit(2) from error
     except ServerError as error:
         console.print(str(error), style="red", markup=False, soft_wrap=True)
         raise typer.Exit(2) from error
-    raise typer.Exit(0 if ok else 1)
+    raise typer.Exit(0 if agrees else 1)
 
 
 def _finish(failures: Sequence[Replay], folder: Folder, console: Console) -> bool:
+    """Say what came of a run: whether all of it, what was played before it included, agrees."""
     played = read_played(folder.path)
     print(report_of([folder.path]))
     for failure in failures:
-        console.print(f"[red]{failure.arm}, stream {failure.index}:", *failure.found, soft_wrap=True)
+        console.print(f"{failure.arm}, stream {failure.index}:", *failure.found, style="red", markup=False)
         console.print(failure.stream.model_dump_json(exclude_defaults=True), markup=False, soft_wrap=True)
     return not any(line.failed for line in played) and not unproved(played)
 
 
-def _replay(
-    replays: Sequence[Replay], oracle: Reference, folder: Folder, checkpoint: Path, tolerance: float, console: Console
-) -> bool:
+def _replay(replays: Sequence[Replay], oracle: Reference, bench: Callable[[FuzzArm], Bench], console: Console) -> bool:
     """Play each against its arm, and say what is wrong."""
-    ok = True
+    agrees = True
     for arm in FUZZ_ARMS:
-        mine = [replay for replay in replays if replay.arm == arm.name]
-        if not mine:
+        of_arm = [replay for replay in replays if replay.arm == arm.name]
+        if not of_arm:
             continue
-        with Bench(arm, checkpoint, folder.logs, tolerance) as bench:
-            for replay in mine:
-                found = bench.check(oracle.prepare(replay.stream)).found
-                ok = ok and not found
-                verdict = "[green]agrees" if not found else "[red]" + " ".join(found)
-                console.print(f"{arm.name}: {replay.why}: {verdict}", soft_wrap=True)
-    return ok
+        with bench(arm) as playing:
+            for replay in of_arm:
+                found = playing.check(oracle.prepare(replay.stream)).found
+                agrees = agrees and not found
+                console.print(f"{arm.name}: {replay.why}", " ".join(found) or "It agrees.", markup=False)
+    return agrees
+
+
+def _replays(paths: Sequence[Path]) -> list[Replay]:
+    replays = [Replay.read(path) for path in paths]
+    for path, replay in zip(paths, replays, strict=True):
+        if replay.arm not in {arm.name for arm in FUZZ_ARMS}:
+            raise UsageError(f"{path} is about an arm {replay.arm}, which is not known: use one of {NAMES}.")
+    return replays
 
 
 def _arms(names: list[str] | None) -> list[FuzzArm]:
@@ -173,11 +171,6 @@ def _folder(given: Path | None) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="sglang-cp-fuzz-") as folder:
         yield Path(folder)
-
-
-def _usage(sentence: str) -> NoReturn:
-    Console(stderr=True).print(f"[red]{sentence}", soft_wrap=True)
-    raise typer.Exit(2)
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ class FuzzArm:
 FUZZ_ARMS = (
     FuzzArm(Arm("tp2-sharded", 2, "sharded"), env=_AGREED),
     FuzzArm(Arm("tp4-sharded-mixed", 4, "sharded", shard_source="symmetric-memory", chunk=256, mixed=True)),
-    FuzzArm(Arm("tp2-sharded-96", 2, "sharded", min_tokens=96, shard_source="symmetric-memory"), env=_AGREED),
+    FuzzArm(Arm("tp2-sharded-96", 2, "sharded", 96, "symmetric-memory", mixed=True), env=_AGREED),
     FuzzArm(Arm("tp2-replicated", 2, "replicated", chunk=64)),
     FuzzArm(Arm("tp4-sharded-256", 4, "sharded", min_tokens=256, shard_source="process-group", chunk=512)),
     # Requests are retracted: the pool holds the longest one, and little more.

@@ -80,7 +80,7 @@ def check(server: Server, prepared: Prepared, tolerance: float = TOLERANCE_NATS)
         after = server.cp_counters()
         verdict.counters = {name: after[name] - before[name] for name in after}
     except ServerError as error:
-        verdict.found.append(f"the server did not give everything back: {error}")
+        verdict.found.append(f"the server: {error}")
         verdict.broken = True
     verdict.seconds = time.perf_counter() - started
     return verdict

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Protocol
 
 from evals.fuzz.arms import FuzzArm
 from evals.fuzz.bench import Bench, Verdict
@@ -41,6 +42,12 @@ def schedule(
         for turn in range(arms_per_stream):
             arm = arms[(number * arms_per_stream + turn) % len(arms)]
             yield from ((arm, index) for index in indices)
+
+
+class Checks(Protocol):
+    """What plays a stream and says what is wrong: a bench."""
+
+    def check(self, prepared: Prepared) -> Verdict: ...
 
 
 @dataclass
@@ -118,7 +125,7 @@ class Fuzzer:
 
 
 def smallest_failing(
-    stream: Stream, bench: Bench, prepare: Callable[[Stream], Prepared]
+    stream: Stream, bench: Checks, prepare: Callable[[Stream], Prepared]
 ) -> tuple[Stream, list[str], int]:
     """The smallest stream that fails, what is wrong with it, and how many replays it took; nothing if none fails."""
     deadline = time.monotonic() + SHRINK_S

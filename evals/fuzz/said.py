@@ -67,6 +67,12 @@ class Compared:
     logprobs: int = 0
     max_gap: float = 0.0
 
+    def add(self, other: Compared) -> None:
+        """Count what was compared elsewhere."""
+        self.tokens += other.tokens
+        self.logprobs += other.logprobs
+        self.max_gap = max(self.max_gap, other.max_gap)
+
 
 def judge(request: Request, expected: Said, outcome: Outcome, tolerance: float, compared: Compared) -> list[str]:
     """What is wrong with an outcome, each one sentence. ``compared`` is added to.
