@@ -25,7 +25,7 @@ def shrink(stream: Stream, fails: Callable[[Stream], bool]) -> Stream:
     progress = True
     while progress:
         progress = False
-        for reduce in (_without_waves, _without_requests, _simpler, _shorter):
+        for reduce in (_one_alone, _without_waves, _without_requests, _simpler, _shorter):
             number = 0
             # After a success the same number names the next thing to take away.
             while (smaller := next(_from(reduce(stream), number), None)) is not None:
@@ -41,6 +41,14 @@ def _from(streams: Iterator[Stream], number: int) -> Iterator[Stream]:
     for index, stream in enumerate(streams):
         if index >= number:
             yield stream
+
+
+def _one_alone(stream: Stream) -> Iterator[Stream]:
+    """Most faults need one plain request: the smallest first."""
+    if len(stream.requests) > 1:
+        for request in sorted(stream.requests, key=lambda request: request.prompt_tokens):
+            plain = request.model_copy(update={name: value for change in _PLAIN for name, value in change.items()})
+            yield Stream(waves=(Wave(requests=(plain,)),))
 
 
 def _without_waves(stream: Stream) -> Iterator[Stream]:
