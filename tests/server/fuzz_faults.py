@@ -21,7 +21,7 @@ from evals.fuzz.reference import Prepared, Reference
 from evals.fuzz.run import smallest_failing
 from evals.fuzz.streams import Stream
 from evals.plugins import with_plugin
-from evals.server import Server, running
+from evals.server import Server, end_on_sigterm, running
 from tests.server import planted_faults
 
 SEED = 0
@@ -48,7 +48,7 @@ class Planted:
         return check(self.server, prepared)
 
 
-def find(server: Server, reference: Reference, first: int = 0) -> Found | None:
+def find(server: Server, reference: Reference, first: int = 1) -> Found | None:
     """Play streams from ``first`` on until one fails, and make it small; None if none does."""
     bench = Planted(server)
     for index in range(first, first + MOST_STREAMS):
@@ -60,6 +60,7 @@ def find(server: Server, reference: Reference, first: int = 0) -> Found | None:
 
 
 def main() -> int:
+    end_on_sigterm()
     missed = 0
     with tempfile.TemporaryDirectory(prefix="sglang-cp-fuzz-faults-") as name:
         folder = Path(name)

@@ -17,7 +17,7 @@ def test_a_shorter_piece_of_a_seed_begins_a_longer_one(seed, one, other):
 
 
 def test_texts_are_the_same_for_ever_and_seeds_differ():
-    assert piece_ids(Piece(seed=5, tokens=6)) == TEXT
+    assert piece_ids(Piece(seed=5, tokens=6)) == (90, 102, 107, 121, 102, 119)
     assert piece_ids(Piece(seed=5, tokens=64)) != piece_ids(Piece(seed=6, tokens=64))
 
 
