@@ -17,7 +17,7 @@ STREAMS = st.builds(generate, st.integers(0, 2**31), st.integers(0, 10**6))
 
 def test_the_first_hundred_streams_of_seed_0_are_the_same_for_ever():
     text = "\n".join(stream.model_dump_json() for stream in SOME[:100])
-    assert hashlib.sha256(text.encode()).hexdigest() == "1268527d01292325736f8ebf8eadd068a3d0a0f71ef55788d5725d32073707f8"
+    assert hashlib.sha256(text.encode()).hexdigest()[:32] == "1268527d01292325736f8ebf8eadd068"
 
 
 @given(st.integers(0, 2**31), st.integers(0, 10**6))
