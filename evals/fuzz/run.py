@@ -112,7 +112,7 @@ class Fuzzer:
         if self.reference.prepare(prepared.stream, together=False) != prepared:
             found.append("the reference itself answers otherwise when it is asked one request at a time")
         smallest, again, replays = smallest_failing(prepared.stream, bench, self._prepare)
-        why = f"fails in {replays} of the replays" if again else f"did not fail again in {CONFIRMATIONS} plays"
+        why = f"made small in {replays} replays" if again else f"did not fail again in {CONFIRMATIONS} plays"
         return Replay(
             why=why,
             arm=arm.name,
