@@ -37,13 +37,16 @@ class Said:
 
     @classmethod
     def from_response(cls, response: Mapping[str, Any]) -> Said:
-        """From one item of /generate's answer, or the last event of a stream of them."""
+        """From one item of /generate's answer, or the last event of a stream of them.
+
+        A request that is called off while it waits is answered with little more than its finish reason.
+        """
         meta = response["meta_info"]
         return cls(
-            tokens=tuple(response["output_ids"]),
-            text=response["text"],
+            tokens=tuple(response.get("output_ids") or ()),
+            text=response.get("text") or "",
             finish=_finish(meta.get("finish_reason")),
-            prompt_tokens=int(meta["prompt_tokens"]),
+            prompt_tokens=int(meta.get("prompt_tokens", 0)),
             output_logprobs=_logprobs(meta.get("output_token_logprobs")),
             input_logprobs=_logprobs(meta.get("input_token_logprobs")),
             top_input=_top(meta.get("input_top_logprobs")),

@@ -101,6 +101,13 @@ def test_logprobs_that_were_not_asked_for_are_not_missed():
     assert found(answered(output_logprobs=(), input_logprobs=()), logprobs="none") == []
 
 
+def test_from_the_answer_to_a_request_that_was_called_off_while_it_waited():
+    reason = {"type": "abort", "message": "Abort in waiting queue"}
+    answered = Said.from_response({"text": "", "meta_info": {"id": "a", "finish_reason": reason}})
+    assert found(Outcome((answered,)), **ABORTED) == []
+    assert found(Outcome((answered,))) == ["the answer ended with abort finish reason after 0 tokens"]
+
+
 def test_from_a_response():
     response = {
         "output_ids": [65],
