@@ -39,13 +39,18 @@ class Said:
     def from_response(cls, response: Mapping[str, Any]) -> Said:
         """From one item of /generate's answer, or the last event of a stream of them.
 
-        A request that is called off while it waits is answered with little more than its finish reason.
+        A request that is called off while it waits is answered with little more than its finish reason, and, where it
+        had been retracted and is streamed, with its last token as if that were all: such tokens are left out.
         """
         meta = response["meta_info"]
+        tokens = tuple(response.get("output_ids") or ())
+        finish = _finish(meta.get("finish_reason"))
+        if finish == "abort" and meta.get("completion_tokens", len(tokens)) != len(tokens):
+            return cls((), "", finish, 0)
         return cls(
-            tokens=tuple(response.get("output_ids") or ()),
+            tokens=tokens,
             text=response.get("text") or "",
-            finish=_finish(meta.get("finish_reason")),
+            finish=finish,
             prompt_tokens=int(meta.get("prompt_tokens", 0)),
             output_logprobs=_logprobs(meta.get("output_token_logprobs")),
             input_logprobs=_logprobs(meta.get("input_token_logprobs")),

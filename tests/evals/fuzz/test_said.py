@@ -108,6 +108,12 @@ def test_from_the_answer_to_a_request_that_was_called_off_while_it_waited():
     assert found(Outcome((answered,))) == ["the answer ended with abort finish reason after 0 tokens"]
 
 
+def test_the_last_token_of_a_retracted_request_that_was_called_off_is_not_its_first():
+    meta = {"finish_reason": {"type": "abort"}, "completion_tokens": 3, "output_token_logprobs": [[0.0, 65, None]] * 3}
+    answered = Said.from_response({"text": "ABC", "output_ids": [67], "meta_info": meta})
+    assert found(Outcome((answered,)), **ABORTED) == []
+
+
 def test_from_a_response():
     response = {
         "output_ids": [65],
