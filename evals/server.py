@@ -44,10 +44,11 @@ class ServerSpec:
 
 
 class Server:
-    """A running server's HTTP interface."""
+    """A running server's HTTP interface. ``pid``: its leading process, where it was started here."""
 
-    def __init__(self, name: str, url: str) -> None:
+    def __init__(self, name: str, url: str, pid: int | None = None) -> None:
         self.name = name
+        self.pid = pid
         self.url = url.rstrip("/")
         self._client = httpx.Client(base_url=self.url, timeout=600.0)
 
@@ -146,7 +147,7 @@ def running(spec: ServerSpec, log_dir: Path) -> Iterator[Server]:
             env={**_inherited(), **spec.env},
             start_new_session=True,
         )
-    server = Server(spec.name, f"http://127.0.0.1:{port}")
+    server = Server(spec.name, f"http://127.0.0.1:{port}", process.pid)
     try:
         _wait_until_ready(server, process, log_path)
         yield server

@@ -10,12 +10,16 @@ import pytest
 
 from evals.arms import Arm
 from evals.checks import greedy, single
+from evals.fuzz.bench import check
+from evals.fuzz.reference import Reference
 from evals.parity import MAX_LOGPROB_NATS, judge
 from evals.plugins import with_plugin
 from evals.prompts import slices
 from evals.server import ServerError, running
 from sglang_cp import agreement
 from tests.server import planted_faults
+from tests.server.conftest import MODELS
+from tests.server.fuzz_faults import find
 
 LENGTHS = (7, 65, 300)
 
@@ -44,6 +48,19 @@ def test_harness_sees_the_fault(fault, reference_of, server, fault_file, tokens)
     checks = [single(reference, server, slices(tokens, LENGTHS), on=lambda *_: None)]
     result = judge("planted", checks, server.cp_counters(), expect_cp=True, tolerance=MAX_LOGPROB_NATS)
     assert bool(result.problems) == bool(fault), result
+
+
+def test_fuzzer_finds_a_fault_and_makes_it_small(reference_of, server, fault_file):
+    reference = Reference(reference_of("glm", "float32").server.url)
+    fault_file.write_text("ke one too small on one rank")
+    found = find(server, reference)
+    fault_file.write_text("")
+    assert found is not None
+    (request,) = found.smallest.requests
+    # One key too few shows as soon as top-k has something to drop.
+    index_topk = MODELS["glm"].index_topk
+    assert index_topk < request.prompt_tokens <= index_topk + 4
+    assert check(server, reference.prepare(found.smallest)).found == []
 
 
 def test_ranks_that_decide_differently_end_the_server(server, fault_file, logs):

@@ -1,0 +1,1 @@
+"""Differential fuzzing of CP against plain SGLang: ``python -m evals.fuzz``."""

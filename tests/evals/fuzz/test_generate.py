@@ -1,0 +1,86 @@
+"""Stream k of seed S is the same for ever, stays within what every server takes, and meets the boundaries."""
+
+import hashlib
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evals.fuzz.generate import LARGE, LONGEST, PAGE, SMALL, generate
+from evals.fuzz.streams import Stream
+from sglang_cp.tiny_checkpoint.config import TinyConfig
+
+SOME = [generate(0, index) for index in range(1000)]
+STREAMS = st.builds(generate, st.integers(0, 2**31), st.integers(0, 10**6))
+
+
+def test_the_first_hundred_streams_of_seed_0_are_the_same_for_ever():
+    text = "\n".join(stream.model_dump_json() for stream in SOME[:100])
+    assert hashlib.sha256(text.encode()).hexdigest()[:32] == "1268527d01292325736f8ebf8eadd068"
+
+
+@given(st.integers(0, 2**31), st.integers(0, 10**6))
+def test_a_stream_depends_on_its_seed_and_index_alone(seed, index):
+    first = generate(seed, index)
+    generate(seed, index + 1)
+    assert generate(seed, index) == first
+    assert len({generate(seed, index), generate(seed, index + 1), generate(seed + 1, index)}) == 3
+
+
+@given(STREAMS)
+def test_a_stream_is_a_json_value(stream):
+    assert Stream.model_validate_json(stream.model_dump_json(exclude_defaults=True)) == stream
+
+
+@given(STREAMS)
+def test_every_server_takes_every_request(stream):
+    for request in stream.requests:
+        assert request.prompt[0].seed is not None
+        assert request.prompt_tokens + request.new_tokens <= LONGEST
+        assert request.min_new_tokens <= request.new_tokens
+        assert request.logprob_start < request.prompt_tokens
+        assert request.abort is None or request.n == 1
+        if request.abort and request.abort.after_tokens:
+            assert request.stream
+            assert request.abort.after_tokens < request.new_tokens
+
+
+@pytest.mark.parametrize("boundary", [*SMALL, *LARGE])
+def test_lengths_lie_on_both_sides_of_each_boundary(boundary):
+    lengths = Counter(request.prompt_tokens for stream in SOME for request in stream.requests)
+    assert all(lengths[boundary + side] for side in (-1, 0, 1))
+
+
+def test_the_boundaries_are_those_of_the_checkpoint():
+    assert TinyConfig().index_topk in SMALL
+    assert PAGE in SMALL
+
+
+@pytest.mark.parametrize(
+    ("what", "least"),
+    {
+        "aborted after a token": (lambda r: r.abort and r.abort.after_tokens, 80),
+        "aborted by time": (lambda r: r.abort and not r.abort.after_tokens, 150),
+        "disconnected": (lambda r: r.abort and r.abort.disconnect, 100),
+        "n": (lambda r: r.n > 1, 100),
+        "next turn": (lambda r: any(piece.seed is None for piece in r.prompt), 150),
+        "shared prefix": (lambda r: len(r.prompt) > 1, 500),
+        "periodic": (lambda r: any(piece.period for piece in r.prompt), 100),
+        "stop": (lambda r: r.stop or r.stop_token_ids, 500),
+        "stops only after some tokens": (lambda r: r.min_new_tokens, 150),
+        "penalty": (lambda r: r.frequency_penalty, 150),
+        "streamed": (lambda r: r.stream, 800),
+        "input logprobs": (lambda r: r.logprobs == "input", 300),
+        "no logprobs": (lambda r: r.logprobs == "none", 300),
+        "burst": (lambda r: not r.delay_ms, 800),
+    }.values(),
+)
+def test_requests_are_of_every_kind(what, least):
+    assert sum(bool(what(request)) for stream in SOME for request in stream.requests) >= least
+
+
+def test_streams_have_waves_and_flushes():
+    assert {len(stream.waves) for stream in SOME} == {1, 2, 3}
+    assert sum(wave.flush for stream in SOME for wave in stream.waves) > 50
+    assert max(len(wave.requests) for stream in SOME for wave in stream.waves) == 7
