@@ -36,7 +36,11 @@ def test_score(pair, tokens):
         for server in (pair.candidate, pair.reference)
     )
     assert len(ours) == 2
-    assert all(abs(a - b) < MAX_NOISE for mine, yours in zip(ours, theirs, strict=True) for a, b in zip(mine, yours, strict=True))
+    assert all(
+        abs(a - b) < MAX_NOISE
+        for mine, yours in zip(ours, theirs, strict=True)
+        for a, b in zip(mine, yours, strict=True)
+    )
     assert extends().cp_rows >= 300
 
 

@@ -10,8 +10,7 @@ def test_retracted_requests_come_back_as_cp_extends(pair, tokens, log_of):
     retractions, extends = checks.pressure_of_long_requests(pair, tokens)
     assert retractions
     assert log_of("sharded").count(RETRACTED)
-    assert extends.tp_rows == 0
-    assert extends.cp_rows >= sum(LONG) + 240 * retractions
+    assert extends.cp_rows >= sum(LONG) + 240 * retractions  # all but the last rows of a chunk
     pair.assert_nothing_is_held()
 
 

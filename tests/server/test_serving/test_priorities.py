@@ -24,7 +24,9 @@ def test_the_urgent_request_overtakes(pair, tokens):
         time.sleep(0.1)
         asked.append(pool.submit(ask, urgent, 5))
         answers, ends = zip(*(future.result() for future in asked), strict=True)
-    assert_same(list(answers), [pair.expected(input_ids=p, sampling_params=greedy(1)) for p in (filler, casual, urgent)])
+    assert_same(
+        list(answers), [pair.expected(input_ids=p, sampling_params=greedy(1)) for p in (filler, casual, urgent)]
+    )
     assert ends[2] < ends[1]
 
 

@@ -47,7 +47,9 @@ def test_abort_between_two_chunks(pair, tokens):
     (prompt,) = slices(tokens, (1300,))
     extends = Counting(pair.candidate)
     with pair.slowed(0.5), ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(httpx.post, f"{pair.candidate.url}/generate", json={"input_ids": prompt, "rid": "chunks"}, timeout=60)
+        asked = pool.submit(
+            httpx.post, f"{pair.candidate.url}/generate", json={"input_ids": prompt, "rid": "chunks"}, timeout=60
+        )
         wait_until(lambda: extends().cp >= 1)
         pair.call("/abort_request", rid="chunks")
         answer = asked.result()
@@ -81,7 +83,8 @@ def test_pause_and_continue(pair, tokens, mode):
     """While one request decodes and another is between two chunks of its prefill."""
     decoding, chunked = slices(tokens, (210, 1100))
     expected = [
-        pair.expected(input_ids=prompt, sampling_params=greedy(count)) for prompt, count in ((decoding, 10), (chunked, 3))
+        pair.expected(input_ids=prompt, sampling_params=greedy(count))
+        for prompt, count in ((decoding, 10), (chunked, 3))
     ]
     pair.candidate.flush_cache()
     extends = Counting(pair.candidate)
