@@ -55,8 +55,9 @@ class Arm:
 
 
 def reference_spec(model: Path, dtype: str) -> ServerSpec:
-    """Plain SGLang: one rank, CP off, every prompt in one piece, nothing cached."""
-    return ServerSpec("reference", model, (*_cpu(dtype), "--disable-radix-cache"), CPU_PLATFORM)
+    """Plain SGLang: one rank, CP off, every prompt in one piece, nothing cached; hidden states may be asked for."""
+    args = ("--disable-radix-cache", "--enable-return-hidden-states")
+    return ServerSpec("reference", model, (*_cpu(dtype), *args), CPU_PLATFORM)
 
 
 def tiny_model(folder: Path, config: TinyConfig | None = None) -> Path:

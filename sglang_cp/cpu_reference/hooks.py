@@ -203,6 +203,12 @@ REPLACEMENTS: tuple[Replacement, ...] = (
     Replacement(
         _SRT + "utils.common.support_triton", shims.no, "positions and cache indices: upstream's own torch twins"
     ),
+    # Sampling.
+    Replacement(
+        _SRT + "constrained.xgrammar_backend.XGrammarGrammar.apply_vocab_mask",
+        shims.apply_vocab_mask,
+        "Triton; xgrammar has a CPU kernel of its own",
+    ),
     # Devices, memory, threads, process groups.
     Replacement(
         _SRT + "utils.common.get_available_gpu_memory",

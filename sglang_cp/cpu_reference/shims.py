@@ -112,6 +112,13 @@ def get_last_loc(req_to_token: torch.Tensor, req_pool_indices: torch.Tensor, pre
     return last_loc
 
 
+def apply_vocab_mask(grammar: Any, logits: torch.Tensor, vocab_mask: torch.Tensor) -> None:
+    """Set `logits` `[rows, vocabulary]` to -inf where a row's bit of `vocab_mask` (int32 words) is 0, in place."""
+    from xgrammar import apply_token_bitmask_inplace
+
+    apply_token_bitmask_inplace(logits, vocab_mask)
+
+
 def handle_cpu_backends(server_args: Any) -> None:
     """The platform's own `apply_server_args_defaults` comes next and chooses the backends."""
 
