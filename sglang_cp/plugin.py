@@ -26,6 +26,8 @@ ORIGINS = ("disk", "distributed", "tensor", "ipc")
 _SCHEDULER = "sglang.srt.managers.scheduler."
 _OUTCOME = "_sglang_cp_measuring"
 """Where the scheduler keeps what the last such call came to: SGLang answers the caller with true or false only."""
+_RECORDER = "_sglang_cp_metrics"
+"""Where the scheduler keeps what records its metrics, with --enable-metrics."""
 _WEIGHT_UPDATER = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager."
 
 
@@ -43,6 +45,8 @@ def _hooks() -> dict[str, tuple[Callable[..., Any], str]]:
     return {
         "sglang.srt.server_args.ServerArgs._handle_legacy_cp_arguments": (_check_patched, "before"),
         _SCHEDULER + "configure_scheduler_process": (_check_patched, "before"),
+        "sglang.srt.distributed.parallel_state.init_distributed_environment": (_check_alike, "after"),
+        "sglang.srt.managers.scheduler_components.invariant_checker.create_scheduler_watchdog": (_watch, "after"),
         _SCHEDULER + "Scheduler.run_event_loop": (_before_serving, "before"),
         _SCHEDULER + "Scheduler.run_batch": (_note_mode, "after"),
         _SCHEDULER + "Scheduler.get_internal_state": (_add_state, "after"),
@@ -85,6 +89,40 @@ def _check_patched(server_args: Any, *_: Any, **__: Any) -> None:
         verify_applied()
 
 
+def _check_alike(_: Any, *__: Any, **___: Any) -> None:
+    """When the ranks have met, and before they form the groups that CP's flags decide about."""
+    from sglang.srt.server_args import get_global_server_args
+
+    server_args = get_global_server_args()
+    if server_args.enable_prefill_cp:
+        import torch.distributed as dist
+
+        from sglang_cp.alike import check_alike, this_ranks_word
+
+        store = dist.distributed_c10d._get_default_store()
+        check_alike(store, dist.get_rank(), dist.get_world_size(), this_ranks_word(server_args))
+
+
+def _watch(watchdog: Any, scheduler: Any, *_: Any, **__: Any) -> None:
+    """When the watchdog is made: let it also say, if a batch does not end, what CP has to do with that."""
+    upstreams = watchdog.dump_info
+    watchdog.dump_info = lambda: "\n".join(filter(None, [upstreams(), _where_it_stands(scheduler)]))
+
+
+def _where_it_stands(scheduler: Any) -> str:
+    """How the batch that does not end runs, as far as the host knows, and what it waits for."""
+    strategy = _per_batch_strategy()
+    if strategy is None or strategy.placement is None:
+        return ""
+    if strategy.placement.awaited:
+        return (
+            f"CP: this rank waits for {strategy.placement.awaited}: another rank has stopped or died, "
+            "and its own log lines say why."
+        )
+    stats = scheduler.cur_batch.prefill_stats if scheduler.cur_batch else None
+    return f"CP: this batch runs as {stats.cp_mode}." if stats and stats.cp_mode else ""
+
+
 def _before_serving(scheduler: Any) -> None:
     """Before the event loop starts, when all else is ready."""
     strategy = _per_batch_strategy()
@@ -93,17 +131,27 @@ def _before_serving(scheduler: Any) -> None:
 
         strategy.choose_rows()
         before_serving(scheduler, strategy)
+        if scheduler.metrics_reporter.current_scheduler_metrics_enabled and strategy.placement:
+            from sglang_cp.metrics.recorder import make_recorder
+
+            setattr(scheduler, _RECORDER, make_recorder(scheduler, strategy))
 
 
 def _note_mode(_: Any, scheduler: Any, batch: Any, *__: Any, **___: Any) -> None:
     """Count how a batch ran, and leave it where SGLang's log line finds it, which may come after the next batch."""
     strategy = _per_batch_strategy()
     latest = strategy.take_latest() if strategy else None
+    recorder = getattr(scheduler, _RECORDER, None)
     if latest:
         decision, rows = latest
         DECISIONS.count(decision, rows)
+        if recorder:
+            stream = scheduler.forward_stream if scheduler.enable_overlap else None  # None: the current one
+            recorder.extend_issued(decision, rows, stream)
         if batch.prefill_stats is not None:
             batch.prefill_stats.cp_mode = mode_text(decision, rows, strategy.cp_size)
+    if recorder:
+        recorder.publish()
 
 
 def _add_state(result: Any, scheduler: Any, *_: Any, **__: Any) -> Any:

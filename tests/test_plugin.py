@@ -52,6 +52,67 @@ def test_a_server_with_cp_off_notes_nothing(monkeypatch):
     assert batch.prefill_stats.cp_mode is None
 
 
+class Recorder:
+    def __init__(self, *made_for):
+        self.made_for, self.told = made_for, []
+
+    def extend_issued(self, *extend):
+        self.told.append(extend)
+
+    def publish(self):
+        self.told.append("published")
+
+
+@pytest.mark.parametrize(("overlap", "stream"), [(True, "forward stream"), (False, None)])
+def test_the_recorder_learns_of_extends_on_their_stream_and_publishes_after_every_batch(strategy, overlap, stream):
+    scheduler = SimpleNamespace(forward_stream="forward stream", enable_overlap=overlap)
+    recorder = Recorder()
+    setattr(scheduler, plugin._RECORDER, recorder)
+    decision = Decision(False, "under the threshold", "7 < 8")
+    strategy.latest = decision, 7
+    for _ in ("extend", "decode"):
+        plugin._note_mode(None, scheduler, SimpleNamespace(prefill_stats=None))
+    assert recorder.told == [(decision, 7, stream), "published", "published"]
+
+
+@pytest.mark.parametrize(("enabled", "placement"), [(True, "loaded"), (True, None), (False, "loaded")])
+def test_extends_are_recorded_with_metrics_enabled_and_cp_possible(strategy, monkeypatch, enabled, placement):
+    monkeypatch.setattr(serving, "before_serving", lambda *_: None)
+    monkeypatch.setattr("sglang_cp.metrics.recorder.make_recorder", Recorder)
+    strategy.placement = placement
+    scheduler = SimpleNamespace(metrics_reporter=SimpleNamespace(current_scheduler_metrics_enabled=enabled))
+    plugin._before_serving(scheduler)
+    recorder = getattr(scheduler, plugin._RECORDER, None)
+    assert (recorder is not None) == bool(enabled and placement)
+    assert recorder is None or recorder.made_for == (scheduler, strategy)
+
+
+@pytest.mark.parametrize(
+    ("awaited", "cp_mode", "told"),
+    [
+        ("the shards of attention layer 1 (process group)", None, "CP: this rank waits for the shards of attention"),
+        (None, "cp: 4 x 8 rows (32 >= 8)", "CP: this batch runs as cp: 4 x 8 rows (32 >= 8)."),
+        (None, None, None),
+    ],
+)
+def test_the_watchdog_says_what_cp_has_to_do_with_a_batch_that_does_not_end(strategy, awaited, cp_mode, told):
+    strategy.placement = SimpleNamespace(awaited=awaited)
+    scheduler = SimpleNamespace(cur_batch=SimpleNamespace(prefill_stats=SimpleNamespace(cp_mode=cp_mode)))
+    watchdog = SimpleNamespace(dump_info=lambda: "SGLang's")
+    plugin._watch(watchdog, scheduler, watchdog_timeout=300)
+    first, *ours = watchdog.dump_info().splitlines()
+    assert first == "SGLang's"
+    assert [line.startswith(told) for line in ours] == [True] * (told is not None)
+
+
+@pytest.mark.parametrize("placement", [None, SimpleNamespace(awaited=None)])
+def test_between_batches_and_without_cp_the_watchdog_says_what_sglang_does(strategy, placement):
+    strategy.placement = placement
+    watchdog = SimpleNamespace(dump_info=lambda: "")
+    plugin._watch(watchdog, SimpleNamespace(cur_batch=None))
+    assert watchdog.dump_info() == ""
+
+
 def set_state(server_args, scheduler=None):
     """The answer of Scheduler.set_internal_state, and what SGLang's own got to see."""
     seen = []

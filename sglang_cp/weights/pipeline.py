@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -37,6 +37,8 @@ class WeightPipeline:
         self._device_module = torch.get_device_module(device)
         self._views: dict[int, _Views] = {}
         self._pending: tuple[int, GatheredWeights, Pull] | None = None
+        self.awaited: int | None = None
+        """The layer whose shards the host waits for right now."""
 
     @property
     def buffer_bytes(self) -> int:
@@ -60,11 +62,17 @@ class WeightPipeline:
             self._start(index)
         assert self._pending is not None
         _, weights, pull = self._pending
+        self.awaited = index
         pull.wait()
+        self.awaited = None
         self._pending = None
         if index + 1 < len(self._layers):
             self._start(index + 1)
         return weights
+
+    def measure_pulls(self, measured: Callable[[ShardSource], ShardSource]) -> None:
+        """Pull through ``measured(source)`` from now on."""
+        self._source = measured(self._source)
 
     def pull_all(self) -> None:
         """Pull all layers and use none: what the pulls cost with nothing to hide them."""

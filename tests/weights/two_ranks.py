@@ -3,15 +3,17 @@
 See tests/processes.py for the devices. Prints ``passed`` at the end.
 """
 
+import os
 import sys
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from sglang_cp import peer_memory
 from sglang_cp.cpu_reference.memory import live_tensor_bytes
 from sglang_cp.errors import UsageError
-from sglang_cp.ranks import StepFailedError, together
+from sglang_cp.ranks import StepFailedError, exchange, together
 from sglang_cp.weights.buffers import aligned
 from sglang_cp.weights.choice import make_source
 from sglang_cp.weights.kind import SourceKind
@@ -37,6 +39,26 @@ def run(rank, group, device) -> None:
         # NCCL wants a GPU a rank.
         for kind in (SourceKind.SYMMETRIC_MEMORY, SourceKind.PROCESS_GROUP)[: 2 if device.type == "cpu" else 1]:
             check(kind, rank, group, device)
+    ranks_exchange_objects_of_any_length(rank, group)
+    if device.type == "cpu":
+        fails_when_a_rank_has_ended(rank, group, device)  # last: rank 1 is gone then
+
+
+def ranks_exchange_objects_of_any_length(rank, group):
+    mine = {"floats": [0.1 + rank, 1e-300], "text": "ä" * 1000 * rank, "none": None}
+    theirs = [{"floats": [0.1 + other, 1e-300], "text": "ä" * 1000 * other, "none": None} for other in range(SIZE)]
+    assert exchange(group, mine) == theirs
+    assert exchange(group, ("host", rank)) == [["host", other] for other in range(SIZE)]
+
+
+def fails_when_a_rank_has_ended(rank, group, device):
+    pipeline, _ = pipeline_of(layers_on(device), SourceKind.PROCESS_GROUP, rank, group, device)
+    dist.barrier(group)
+    if rank == 1:
+        os._exit(0)
+    pipeline.begin()
+    with pytest.raises(RuntimeError, match="of attention layer 0 did not come from the other ranks: one has ended"):
+        pipeline.take(0)
 
 
 def layers_on(device, seed=0, scale=1.0):
