@@ -9,7 +9,7 @@ from typing import Any
 
 from sglang_cp.cpu_reference import shims
 from sglang_cp.cpu_reference.hooks import REPLACEMENTS, How, Replacement
-from sglang_cp.cpu_reference.kernels import sparse_mla, topk
+from sglang_cp.cpu_reference.kernels import sparse_mla, speculative, topk
 
 _installed = False
 
@@ -94,6 +94,7 @@ def _sgl_kernel_modules() -> dict[str, types.ModuleType]:
     flash_mla = types.ModuleType("sgl_kernel.flash_mla")
     for module, kernels in (
         (package, (topk.fast_topk_v2, topk.fast_topk_transform_fused, topk.fast_topk_transform_ragged_fused)),
+        (package, (speculative.verify_tree_greedy,)),
         (flash_mla, (sparse_mla.flash_mla_sparse_fwd,)),
     ):
         for kernel in kernels:

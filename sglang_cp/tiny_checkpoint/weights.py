@@ -22,6 +22,12 @@ OUTPUT_GAIN = 3.0
 DOWN_GAIN = 1.5
 EXPERT_DOWN_GAIN = 0.7
 LOGIT_GAIN = 3.0
+NEXTN_EMBED_GAIN = 6.0
+NEXTN_HIDDEN_GAIN = 3.0
+"""A random layer cannot foresee a random model. So where there is a NextN layer the embeddings are this much larger:
+the next token then hangs mostly, though not only, on the present one, which the NextN layer sees as well; it passes the
+present token's embedding on, and mixes in what it makes of the target's hidden state, half as loud. A right hidden state
+and a wrong one draft different tokens, and about half of the drafts are right."""
 NORM_SPREAD = 0.1
 ROUTER_BIAS_SPREAD = 0.05
 
@@ -40,18 +46,12 @@ class TensorSpec:
 
 def tensor_specs(config: TinyConfig) -> Iterator[TensorSpec]:
     """All tensors of a checkpoint, by the names of GLM-5's and DeepSeek V3.2's published checkpoints."""
-    yield TensorSpec("model.embed_tokens.weight", (VOCAB_SIZE, config.hidden), std=1.0)
+    embed_std = NEXTN_EMBED_GAIN if config.nextn else 1.0
+    yield TensorSpec("model.embed_tokens.weight", (VOCAB_SIZE, config.hidden), std=embed_std)
     for layer in range(config.layers):
-        prefix = f"model.layers.{layer}"
-        yield _norm(f"{prefix}.input_layernorm", config.hidden)
-        yield from _attention(f"{prefix}.self_attn", config)
-        if not config.shares_index(layer):
-            yield from _indexer(f"{prefix}.self_attn.indexer", config)
-        yield _norm(f"{prefix}.post_attention_layernorm", config.hidden)
-        if config.is_dense(layer):
-            yield from _ffn(f"{prefix}.mlp", config.hidden, config.dense_intermediate, DOWN_GAIN)
-        else:
-            yield from _mixture(f"{prefix}.mlp", config)
+        yield from _layer(layer, config, indexes=not config.shares_index(layer), dense=config.is_dense(layer))
+    if config.nextn:
+        yield from _nextn(config)
     yield _norm("model.norm", config.hidden)
     yield _linear("lm_head", config.hidden, VOCAB_SIZE, LOGIT_GAIN)
 
@@ -66,6 +66,8 @@ def draw(spec: TensorSpec, config: TinyConfig) -> torch.Tensor:
         never[list(GENERATED_IDS)] = False
         # A logit of 0 never wins against the best of the others.
         values[never] = 0.0
+    if spec.name.endswith(".eh_proj.weight"):
+        values[:, : config.hidden] = NEXTN_EMBED_GAIN * torch.eye(config.hidden)
     return values.to(spec.dtype or getattr(torch, config.dtype))
 
 
@@ -76,6 +78,30 @@ def _linear(name: str, inputs: int, outputs: int, gain: float = 1.0, dtype: torc
 def _norm(name: str, size: int) -> TensorSpec:
     # Not exactly one: a norm that is skipped or applied twice must show.
     return TensorSpec(f"{name}.weight", (size,), std=NORM_SPREAD, mean=1.0)
+
+
+def _layer(layer: int, config: TinyConfig, *, indexes: bool, dense: bool) -> Iterator[TensorSpec]:
+    prefix = f"model.layers.{layer}"
+    yield _norm(f"{prefix}.input_layernorm", config.hidden)
+    yield from _attention(f"{prefix}.self_attn", config)
+    if indexes:
+        yield from _indexer(f"{prefix}.self_attn.indexer", config)
+    yield _norm(f"{prefix}.post_attention_layernorm", config.hidden)
+    if dense:
+        yield from _ffn(f"{prefix}.mlp", config.hidden, config.dense_intermediate, DOWN_GAIN)
+    else:
+        yield from _mixture(f"{prefix}.mlp", config)
+
+
+def _nextn(config: TinyConfig) -> Iterator[TensorSpec]:
+    """The layer after the last, whose inputs are the next token's embedding and the target's hidden state."""
+    prefix = f"model.layers.{config.layers}"
+    yield _norm(f"{prefix}.enorm", config.hidden)
+    yield _norm(f"{prefix}.hnorm", config.hidden)
+    std = NEXTN_HIDDEN_GAIN / config.hidden**0.5
+    yield TensorSpec(f"{prefix}.eh_proj.weight", (config.hidden, 2 * config.hidden), std)
+    yield from _layer(config.layers, config, indexes=True, dense=False)
+    yield _norm(f"{prefix}.shared_head.norm", config.hidden)
 
 
 def _attention(prefix: str, config: TinyConfig) -> Iterator[TensorSpec]:
