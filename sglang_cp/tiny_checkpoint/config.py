@@ -63,7 +63,7 @@ class TinyConfig:
     indexer_rope_interleave: bool = False
     """GLM-5.2 has it. transformers 5.12 ignores it and so agrees with SGLang only while it is off."""
     nextn: bool = False
-    """Append a NextN (MTP) layer to draft with. Its drafts are often right: see `weights.NEXTN_EMBED_GAIN`."""
+    """Append a NextN (MTP) layer to draft with. Its drafts are often right: see `weights`."""
     max_positions: int = 16384
     dtype: Dtype = "bfloat16"
     """Type of the stored weights. `--dtype auto` of SGLang serves a float32 checkpoint in float16."""

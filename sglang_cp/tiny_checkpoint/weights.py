@@ -22,12 +22,13 @@ OUTPUT_GAIN = 3.0
 DOWN_GAIN = 1.5
 EXPERT_DOWN_GAIN = 0.7
 LOGIT_GAIN = 3.0
-NEXTN_EMBED_GAIN = 6.0
-NEXTN_HIDDEN_GAIN = 3.0
-"""A random layer cannot foresee a random model. So where there is a NextN layer the embeddings are this much larger:
-the next token then hangs mostly, though not only, on the present one, which the NextN layer sees as well; it passes the
-present token's embedding on, and mixes in what it makes of the target's hidden state, half as loud. A right hidden state
-and a wrong one draft different tokens, and about half of the drafts are right."""
+# A random layer cannot foresee a random model. So where there is a NextN layer the embeddings are large: the next token
+# then hangs mostly, though not only, on the present one, which the NextN layer sees too and passes on. What it makes of
+# the target's hidden states and of the prompt is quieter, but loud enough to change a draft: drafts are often right, and
+# wrong or misplaced hidden states give other drafts.
+NEXTN_EMBED_GAIN = 20.0
+NEXTN_HIDDEN_GAIN = 5.0
+NEXTN_OUTPUT_GAIN = 9.0
 NORM_SPREAD = 0.1
 ROUTER_BIAS_SPREAD = 0.05
 
@@ -80,10 +81,12 @@ def _norm(name: str, size: int) -> TensorSpec:
     return TensorSpec(f"{name}.weight", (size,), std=NORM_SPREAD, mean=1.0)
 
 
-def _layer(layer: int, config: TinyConfig, *, indexes: bool, dense: bool) -> Iterator[TensorSpec]:
+def _layer(
+    layer: int, config: TinyConfig, *, indexes: bool, dense: bool, output_gain: float = OUTPUT_GAIN
+) -> Iterator[TensorSpec]:
     prefix = f"model.layers.{layer}"
     yield _norm(f"{prefix}.input_layernorm", config.hidden)
-    yield from _attention(f"{prefix}.self_attn", config)
+    yield from _attention(f"{prefix}.self_attn", config, output_gain)
     if indexes:
         yield from _indexer(f"{prefix}.self_attn.indexer", config)
     yield _norm(f"{prefix}.post_attention_layernorm", config.hidden)
@@ -100,11 +103,11 @@ def _nextn(config: TinyConfig) -> Iterator[TensorSpec]:
     yield _norm(f"{prefix}.hnorm", config.hidden)
     std = NEXTN_HIDDEN_GAIN / config.hidden**0.5
     yield TensorSpec(f"{prefix}.eh_proj.weight", (config.hidden, 2 * config.hidden), std)
-    yield from _layer(config.layers, config, indexes=True, dense=False)
+    yield from _layer(config.layers, config, indexes=True, dense=False, output_gain=NEXTN_OUTPUT_GAIN)
     yield _norm(f"{prefix}.shared_head.norm", config.hidden)
 
 
-def _attention(prefix: str, config: TinyConfig) -> Iterator[TensorSpec]:
+def _attention(prefix: str, config: TinyConfig, output_gain: float) -> Iterator[TensorSpec]:
     yield _linear(f"{prefix}.q_a_proj", config.hidden, config.q_lora_rank)
     yield _norm(f"{prefix}.q_a_layernorm", config.q_lora_rank)
     yield _linear(f"{prefix}.q_b_proj", config.q_lora_rank, config.heads * config.qk_head_dim, ATTENTION_GAIN)
@@ -112,7 +115,7 @@ def _attention(prefix: str, config: TinyConfig) -> Iterator[TensorSpec]:
     yield _norm(f"{prefix}.kv_a_layernorm", KV_LORA_RANK)
     key_and_value = config.heads * (config.qk_nope_head_dim + config.v_head_dim)
     yield _linear(f"{prefix}.kv_b_proj", KV_LORA_RANK, key_and_value)
-    yield _linear(f"{prefix}.o_proj", config.heads * config.v_head_dim, config.hidden, OUTPUT_GAIN)
+    yield _linear(f"{prefix}.o_proj", config.heads * config.v_head_dim, config.hidden, output_gain)
 
 
 def _indexer(prefix: str, config: TinyConfig) -> Iterator[TensorSpec]:
