@@ -113,8 +113,10 @@ def _add_state(result: Any, scheduler: Any, *_: Any, **__: Any) -> Any:
     strategy = _per_batch_strategy()
     placement = strategy.placement if strategy else None
     calibration = strategy.calibration if strategy else None
+    target = scheduler.tp_worker.model_runner.model
     state["sglang_cp_memory"] = {
-        "weight_bytes": _weight_bytes(scheduler.tp_worker.model_runner.model),
+        "weight_bytes": _weight_bytes(target),
+        "draft_weight_bytes": _draft_weight_bytes(getattr(scheduler, "draft_worker", None), target),
         "buffer_bytes": placement.buffer_bytes if placement else 0,
         "shard_source": placement.source_name if placement else None,
     }
@@ -130,6 +132,13 @@ def _add_state(result: Any, scheduler: Any, *_: Any, **__: Any) -> Any:
 def _weight_bytes(model: Any) -> int:
     """Of the one model, reckoned once: /server_info is answered between two batches, and has many modules to walk."""
     return weight_bytes(model)
+
+
+@lru_cache(maxsize=1)
+def _draft_weight_bytes(spec_worker: Any, target: Any) -> int:
+    """Of the draft model, without what it shares with the target; 0 if drafts do not come from a model like that."""
+    runner = getattr(getattr(spec_worker, "draft_worker", None), "draft_runner", None)
+    return weight_bytes(runner.model, beside=target) if runner else 0
 
 
 def _set_state(change: Callable[..., Any], scheduler: Any, request: Any) -> Any:

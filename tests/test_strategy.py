@@ -47,6 +47,7 @@ def batch(**changes):
         "input_embeds": None,
         "replace_embeds": None,
         "attn_cp_metadata": None,
+        "spec_info": None,
         "needs_forward_metadata_init": lambda: True,
     }
     return SimpleNamespace(**{**fields, **changes})

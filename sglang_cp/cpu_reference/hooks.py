@@ -231,12 +231,8 @@ REPLACEMENTS: tuple[Replacement, ...] = (
             speculative.assign_draft_cache_locs_contiguous,
         )
     ),
-    Replacement(
-        _SPEC + "triton_ops.gather_spec_extras.gather_spec_extras", speculative.gather_spec_extras, "Triton"
-    ),
-    Replacement(
-        _SRT + "layers.attention.triton_ops.pad.seqlens_expand_triton", speculative.seqlens_expand, "Triton"
-    ),
+    Replacement(_SPEC + "triton_ops.gather_spec_extras.gather_spec_extras", speculative.gather_spec_extras, "Triton"),
+    Replacement(_SRT + "layers.attention.triton_ops.pad.seqlens_expand_triton", speculative.seqlens_expand, "Triton"),
     # Devices, memory, threads, process groups.
     Replacement(
         _SRT + "utils.common.get_available_gpu_memory",

@@ -22,10 +22,10 @@ OUTPUT_GAIN = 3.0
 DOWN_GAIN = 1.5
 EXPERT_DOWN_GAIN = 0.7
 LOGIT_GAIN = 3.0
-# A random layer cannot foresee a random model. So where there is a NextN layer the embeddings are large: the next token
-# then hangs mostly, though not only, on the present one, which the NextN layer sees too and passes on. What it makes of
-# the target's hidden states and of the prompt is quieter, but loud enough to change a draft: drafts are often right, and
-# wrong or misplaced hidden states give other drafts.
+# A random layer cannot foresee a random model. So where there is a NextN layer the embeddings are large: the next
+# token then hangs mostly, though not only, on the present one, which the NextN layer sees too and passes on. What it
+# makes of the target's hidden states and of the prompt is quieter, but loud enough to change a draft: drafts are often
+# right, and wrong or misplaced hidden states give other drafts.
 NEXTN_EMBED_GAIN = 20.0
 NEXTN_HIDDEN_GAIN = 5.0
 NEXTN_OUTPUT_GAIN = 9.0

@@ -144,9 +144,7 @@ def assign_draft_cache_locs_contiguous(
     assign_extend_cache_locs(req_pool_indices, req_to_token, seq_lens, end, out_cache_loc, pool_len, 0)
 
 
-def _spans(
-    req_pool_indices: torch.Tensor, start: torch.Tensor, end: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _spans(req_pool_indices: torch.Tensor, start: torch.Tensor, end: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Rows and columns of `req_to_token` from each request's start to its end, request after request."""
     lens = (end - start).long()
     row = req_pool_indices.long().repeat_interleave(lens)
