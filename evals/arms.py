@@ -19,7 +19,7 @@ EAGLE = (
     *("--speculative-algorithm", "EAGLE", "--speculative-num-steps", "5"),
     *("--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", "6"),
 )
-"""Speculative decoding with the checkpoint's own NextN layer: chains of five drafts, as AMD's configuration has them."""
+"""Speculative decoding with the checkpoint's own NextN layer: chains of five drafts, as AMD configures it."""
 
 
 @dataclass(frozen=True)

@@ -75,8 +75,8 @@ def _refuse_unsupported(server_args: Any) -> None:
         )
     if (server_args.speculative_algorithm or "EAGLE").upper() not in ("EAGLE", "NEXTN"):
         raise SettingsError(
-            f"The CPU reference platform has no --speculative-algorithm {server_args.speculative_algorithm}: use EAGLE, "
-            "which drafts with the model's NextN layer, or leave it off."
+            f"The CPU reference platform has no --speculative-algorithm {server_args.speculative_algorithm}: use EAGLE "
+            "with a model that has a NextN layer, or leave it off."
         )
     if server_args.speculative_use_rejection_sampling:
         raise SettingsError(
