@@ -26,6 +26,8 @@ ORIGINS = ("disk", "distributed", "tensor", "ipc")
 _SCHEDULER = "sglang.srt.managers.scheduler."
 _OUTCOME = "_sglang_cp_measuring"
 """Where the scheduler keeps what the last such call came to: SGLang answers the caller with true or false only."""
+_static_extends: list[int] = []
+"""Rows of the extend of the batch under way, if upstream's static CP split one: a draft model's is no second one."""
 _WEIGHT_UPDATER = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager."
 
 
@@ -96,6 +98,7 @@ def _before_serving(scheduler: Any) -> None:
 
 def _note_mode(_: Any, scheduler: Any, batch: Any, *__: Any, **___: Any) -> None:
     """Count how a batch ran, and leave it where SGLang's log line finds it, which may come after the next batch."""
+    _static_extends.clear()
     strategy = _per_batch_strategy()
     latest = strategy.take_latest() if strategy else None
     if latest:
@@ -200,6 +203,7 @@ def _count_static_extend(
     from sglang.srt.server_args import get_global_server_args
 
     server_args = get_global_server_args()
-    if server_args.cp_strategy == "interleave":
+    if server_args.cp_strategy == "interleave" and not _static_extends:
+        _static_extends.append(num_rows)
         layout = TokenLayout(sum(extend_seqs_len), size, rank)
         COUNTERS.count(layout, seq_lens, extend_seqs_len, server_args.get_model_config().hf_config.index_topk)
