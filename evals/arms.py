@@ -15,6 +15,12 @@ import SGLang again, which is most of a start."""
 SPAWNED = {"SGLANG_CP_CPU_FORK": "0"}
 """Ranks started as SGLang starts them: each process finds the package and its plugins by itself."""
 
+EAGLE = (
+    *("--speculative-algorithm", "EAGLE", "--speculative-num-steps", "5"),
+    *("--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", "6"),
+)
+"""Speculative decoding with the checkpoint's own NextN layer: chains of five drafts, as AMD configures it."""
+
 
 @dataclass(frozen=True)
 class Arm:
@@ -29,6 +35,7 @@ class Arm:
         row_collectives: ``--cp-row-collectives``.
         chunk: ``--chunked-prefill-size`` in tokens.
         mixed: prefill and decode in one batch (``--enable-mixed-chunk``).
+        drafts: speculative decoding with the checkpoint's NextN layer.
         spawned: ranks start as SGLang starts them.
     """
 
@@ -40,6 +47,7 @@ class Arm:
     row_collectives: str = "auto"
     chunk: int = 128
     mixed: bool = False
+    drafts: bool = False
     spawned: bool = False
 
     def spec(self, model: Path, dtype: str) -> ServerSpec:
@@ -51,6 +59,8 @@ class Arm:
             args += ["--cp-row-collectives", self.row_collectives]
         if self.mixed:
             args += ["--enable-mixed-chunk"]
+        if self.drafts:
+            args += EAGLE
         return ServerSpec(self.name, model, (*_cpu(dtype), *args), CPU_PLATFORM | (SPAWNED if self.spawned else {}))
 
 
@@ -64,6 +74,8 @@ def tiny_model(folder: Path, config: TinyConfig | None = None) -> Path:
     """A tiny random GLM-5.x in ``folder``, made unless it is there already."""
     config = config or TinyConfig()
     model = folder / f"tiny-{config.arch}-{config.layers}-layers-{config.heads}-heads"
+    if config.nextn:
+        model = model.with_name(f"{model.name}-nextn")
     if not model.exists():
         write_tiny_checkpoint(model, config)
     return model

@@ -12,9 +12,9 @@ import contextlib
 import json
 import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
@@ -25,6 +25,9 @@ from evals.arms import ARMS, Arm, reference_spec, tiny_model
 from evals.checks import CheckResult, Reference, run_checks
 from evals.prompts import tokenize
 from evals.server import Server, ServerError, end_on_sigterm, running
+from sglang_cp.doctor.model_config import read_config
+from sglang_cp.errors import UsageError
+from sglang_cp.tiny_checkpoint.config import TinyConfig
 
 MAX_LOGPROB_NATS = 1e-4
 DTYPES = {"exact": "float32", "faithful": "bfloat16"}
@@ -101,6 +104,9 @@ def main(
     arm: Annotated[
         list[str] | None, typer.Option(help=f"Arms, of {', '.join(arm.name for arm in ARMS)}; by default all.")
     ] = None,
+    speculative: Annotated[
+        bool, typer.Option("--speculative", help="Let the arms draft with the checkpoint's NextN layer (EAGLE).")
+    ] = False,
     reference: Annotated[str | None, typer.Option(help="URL of a running reference server.")] = None,
     candidate: Annotated[str | None, typer.Option(help="URL of a running candidate, with --reference.")] = None,
     tolerance: Annotated[float, typer.Option(help="Largest logprob difference, nats.")] = MAX_LOGPROB_NATS,
@@ -117,6 +123,10 @@ def main(
         _usage("--reference and --candidate go together: give both URLs, or neither to start servers here.")
     if model is not None and not (model / "config.json").is_file():
         _usage(f"{model} holds no model (no config.json).")
+    if speculative:
+        if model is not None and not _has_nextn(model):
+            _usage(f"--speculative needs a NextN layer, which {model} lacks (num_nextn_predict_layers): leave it off.")
+        arms = [replace(arm, name=f"{arm.name}-nextn", drafts=True, mixed=False) for arm in arms]
     if not tolerance >= 0:
         _usage(f"--tolerance {tolerance} is not a difference: give a number of nats of at least 0.")
     if output is not None and not output.parent.is_dir():
@@ -128,7 +138,7 @@ def main(
             if reference is not None and candidate is not None:
                 results["given"] = _given(reference, candidate, tolerance, progress)
             else:
-                checkpoint = model or tiny_model(logs)
+                checkpoint = model or tiny_model(logs, TinyConfig(nextn=speculative))
                 for name in DTYPES if mode == "both" else [mode]:
                     results[name] = _started(checkpoint, DTYPES[name], arms, logs, tolerance, progress)
         except ServerError as error:
@@ -194,7 +204,14 @@ def _chosen(names: list[str] | None) -> list[Arm]:
     return [by_name[name] for name in names] if names else list(ARMS)
 
 
-def _usage(sentence: str) -> None:
+def _has_nextn(model: Path) -> bool:
+    try:
+        return bool(read_config(model).get("num_nextn_predict_layers"))
+    except UsageError as error:
+        _usage(str(error))
+
+
+def _usage(sentence: str) -> NoReturn:
     Console(stderr=True).print(f"[red]{sentence}")
     raise typer.Exit(2)
 

@@ -28,6 +28,8 @@ _OUTCOME = "_sglang_cp_measuring"
 """Where the scheduler keeps what the last such call came to: SGLang answers the caller with true or false only."""
 _RECORDER = "_sglang_cp_metrics"
 """Where the scheduler keeps what records its metrics, with --enable-metrics."""
+_static_extends: list[int] = []
+"""Rows of the extend of the batch under way, if upstream's static CP split one: a draft model's is no second one."""
 _WEIGHT_UPDATER = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager."
 
 
@@ -139,6 +141,7 @@ def _before_serving(scheduler: Any) -> None:
 
 def _note_mode(_: Any, scheduler: Any, batch: Any, *__: Any, **___: Any) -> None:
     """Count how a batch ran, and leave it where SGLang's log line finds it, which may come after the next batch."""
+    _static_extends.clear()
     strategy = _per_batch_strategy()
     latest = strategy.take_latest() if strategy else None
     recorder = getattr(scheduler, _RECORDER, None)
@@ -163,8 +166,10 @@ def _add_state(result: Any, scheduler: Any, *_: Any, **__: Any) -> Any:
     placement = strategy.placement if strategy else None
     rows = strategy.rows if strategy else None
     calibration = strategy.calibration if strategy else None
+    target = scheduler.tp_worker.model_runner.model
     state["sglang_cp_memory"] = {
-        "weight_bytes": _weight_bytes(scheduler.tp_worker.model_runner.model),
+        "weight_bytes": _weight_bytes(target),
+        "draft_weight_bytes": _draft_weight_bytes(getattr(scheduler, "draft_worker", None), target),
         "buffer_bytes": placement.buffer_bytes + rows.num_bytes if placement and rows else 0,
         "shard_source": placement.source_name if placement else None,
         "row_collectives": rows.name if rows else None,
@@ -181,6 +186,13 @@ def _add_state(result: Any, scheduler: Any, *_: Any, **__: Any) -> Any:
 def _weight_bytes(model: Any) -> int:
     """Of the one model, reckoned once: /server_info is answered between two batches, and has many modules to walk."""
     return weight_bytes(model)
+
+
+@lru_cache(maxsize=1)
+def _draft_weight_bytes(spec_worker: Any, target: Any) -> int:
+    """Of the draft model, without what it shares with the target; 0 if drafts do not come from a model like that."""
+    runner = getattr(getattr(spec_worker, "draft_worker", None), "draft_runner", None)
+    return weight_bytes(runner.model, beside=target) if runner else 0
 
 
 def _set_state(change: Callable[..., Any], scheduler: Any, request: Any) -> Any:
@@ -242,6 +254,7 @@ def _count_static_extend(
     from sglang.srt.server_args import get_global_server_args
 
     server_args = get_global_server_args()
-    if server_args.cp_strategy == "interleave":
+    if server_args.cp_strategy == "interleave" and not _static_extends:
+        _static_extends.append(num_rows)
         layout = TokenLayout(sum(extend_seqs_len), size, rank)
         COUNTERS.count(layout, seq_lens, extend_seqs_len, server_args.get_model_config().hf_config.index_topk)

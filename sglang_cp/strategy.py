@@ -179,6 +179,8 @@ class PerBatchInterleaveStrategy(ContextParallelStrategy):
             return Decision(False, "CP is off")
         if not forward_batch.forward_mode.is_context_parallel_extend():
             return Decision(False, "not an extend")
+        if forward_batch.spec_info is not None and forward_batch.spec_info.is_draft_input():
+            return Decision(False, "draft model")
         decision = self._decide_extend(num_tokens, forward_batch)
         if self._agreement:
             mode = "CP" if decision.context_parallel else "plain TP"

@@ -22,3 +22,11 @@ def test_views_of_one_arena_count_as_what_they_hold():
     model = torch.nn.Linear(4, 8, bias=False)
     model.weight.data = arena[256:384].view(torch.float32).view(8, 4)
     assert weight_bytes(model) == 128
+
+
+def test_a_draft_model_counts_without_what_it_shares():
+    target, draft = torch.nn.Linear(4, 8, bias=False), torch.nn.Module()
+    draft.lm_head, draft.eh_proj = torch.nn.Linear(4, 8, bias=False), torch.nn.Linear(8, 4, bias=False)
+    assert weight_bytes(draft, beside=target) == 2 * 4 * 8 * 4
+    draft.lm_head.weight = target.weight
+    assert weight_bytes(draft, beside=target) == 4 * 8 * 4

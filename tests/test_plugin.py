@@ -7,7 +7,7 @@ import pytest
 from sglang_cp import plugin
 from sglang_cp.calibration import serving
 from sglang_cp.calibration.requests import Times
-from sglang_cp.counters import Decisions
+from sglang_cp.counters import Counters, Decisions
 from sglang_cp.decision import Decision
 
 
@@ -187,5 +187,19 @@ def test_rows_are_chosen_before_extends_are_measured(strategy, monkeypatch):
     steps = []
     strategy.choose_rows = lambda: steps.append("rows")
     monkeypatch.setattr(serving, "before_serving", lambda scheduler, strategy: steps.append("extends"))
-    plugin._before_serving(None)
+    plugin._before_serving(SimpleNamespace(metrics_reporter=SimpleNamespace(current_scheduler_metrics_enabled=False)))
     assert steps == ["rows", "extends"]
+
+
+def test_static_cp_counts_an_extend_once_though_the_draft_model_splits_it_too(monkeypatch):
+    counters = Counters()
+    monkeypatch.setattr(plugin, "COUNTERS", counters)
+    config = SimpleNamespace(hf_config=SimpleNamespace(index_topk=4))
+    server_args = SimpleNamespace(cp_strategy="interleave", get_model_config=lambda: config)
+    monkeypatch.setattr("sglang.srt.server_args.get_global_server_args", lambda: server_args)
+    monkeypatch.setattr(plugin, "_per_batch_strategy", lambda: None)
+    for _ in range(3):
+        for _target_then_draft in range(2):
+            plugin._count_static_extend(None, 8, 0, 2, [9], [8])
+        plugin._note_mode(None, None, None)
+    assert (counters.cp_extends, counters.cp_rows) == (3, 24)

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from sglang.srt.model_executor.forward_batch_info import ForwardBatch, ForwardMode
+from sglang.srt.speculative.eagle_info import EagleDraftExtendInput
 
 from sglang_cp import strategy as strategy_module
 from sglang_cp.cost.calibration import Calibration, CalibrationKey, MeasuredExtend
@@ -52,6 +53,7 @@ def batch(**changes):
         "input_embeds": None,
         "replace_embeds": None,
         "attn_cp_metadata": None,
+        "spec_info": None,
         "needs_forward_metadata_init": lambda: True,
     }
     return SimpleNamespace(**{**fields, **changes})
@@ -122,6 +124,17 @@ def test_every_other_forward_is_plain_tp(make, changes):
     other = batch(**changes)
     assert not make().can_apply(len(other.input_ids), other)
     assert not make().blocks_prefill_graph(other)
+
+
+def test_a_draft_models_extend_is_plain_tp_and_leaves_the_targets_decision(make):
+    """It has the target's lengths, and runs after the target's extend, before that one's decision is taken."""
+    strategy = make()
+    strategy.can_apply(8, batch())
+    draft = batch(spec_info=EagleDraftExtendInput())
+    assert not strategy.can_apply(8, draft)
+    assert not strategy.blocks_prefill_graph(draft)
+    decision, _ = strategy.take_latest()
+    assert decision.context_parallel
 
 
 def test_the_decision_stands_once_it_is_on_the_batch(make):

@@ -73,8 +73,15 @@ def _refuse_unsupported(server_args: Any) -> None:
         raise SettingsError(
             "The CPU reference platform has no --dsa-topk-backend flashinfer: use sgl-kernel, or leave it off."
         )
-    if server_args.speculative_algorithm is not None:
-        raise SettingsError("The CPU reference platform has no speculative decoding: drop --speculative-algorithm.")
+    if (server_args.speculative_algorithm or "EAGLE").upper() not in ("EAGLE", "NEXTN"):
+        raise SettingsError(
+            f"The CPU reference platform has no --speculative-algorithm {server_args.speculative_algorithm}: use EAGLE "
+            "with a model that has a NextN layer, or leave it off."
+        )
+    if server_args.speculative_use_rejection_sampling:
+        raise SettingsError(
+            "The CPU reference platform has no kernel for --speculative-use-rejection-sampling: leave it off."
+        )
     if server_args.enable_torch_compile:
         raise SettingsError("The CPU reference platform runs eagerly: drop --enable-torch-compile.")
 

@@ -26,6 +26,7 @@ from sglang_cp.cpu_reference.kernels import (
     mxfp4,
     quant,
     scoring,
+    speculative,
     symmetric_memory,
     topk,
 )
@@ -35,6 +36,8 @@ _DSA = "sglang.srt.layers.attention.dsa."
 _INDEXER = _DSA + "dsa_indexer."
 _BACKEND = "sglang.srt.layers.attention.dsa_backend."
 _POOL = "sglang.srt.mem_cache."
+_SPEC = "sglang.srt.speculative."
+_SPEC_SLOTS = "sglang.srt.speculative.triton_ops.cache_locs."
 _QUANT = "sglang.srt.layers.quantization."
 _MXFP4 = "sglang.srt.layers.quantization.quark.schemes.quark_w4a4_mxfp4."
 
@@ -74,6 +77,8 @@ REPLACEMENTS: tuple[Replacement, ...] = (
         "dsa_indexer.py, deepseek_v2.py and forward_mla.py pass the stream on to context-parallel gathers",
         How.BIND,
     ),
+    Replacement("torch.cuda.synchronize", shims.synchronize, "deepseek_v2.py, after embeddings are shared", How.BIND),
+    Replacement("torch.Tensor.record_stream", shims.record_stream, "overlap_utils.py; wants a GPU's stream", How.BIND),
     # Index queries and keys.
     Replacement(_DSA + "triton_kernel.act_quant", quant.act_quant, "Triton"),
     Replacement("sglang.jit_kernel.hadamard.hadamard_transform", hadamard.hadamard_transform, "JIT CUDA"),
@@ -209,6 +214,31 @@ REPLACEMENTS: tuple[Replacement, ...] = (
         shims.apply_vocab_mask,
         "Triton; xgrammar has a CPU kernel of its own",
     ),
+    # Speculative decoding.
+    Replacement(_SPEC + "eagle_utils._is_cuda", True, "verification's CUDA branch", How.BIND),
+    Replacement(
+        _SPEC + "eagle_utils.sgl_build_tree_kernel_efficient",
+        speculative.build_tree_kernel_efficient,
+        "sgl_kernel; imported on GPUs only",
+        How.ADD,
+    ),
+    Replacement(
+        _SPEC + "eagle_worker_v2.fill_bonus_tokens",
+        launch.Launch(speculative.fill_bonus_tokens),
+        "Triton",
+        How.BIND,
+    ),
+    Replacement(_SPEC_SLOTS + "_is_cuda", True, "the branch that calls the next ones", How.BIND),
+    *(
+        Replacement(_SPEC_SLOTS + twin.__name__, launch.Launch(twin), "Triton", How.BIND)
+        for twin in (
+            speculative.assign_req_to_token_pool,
+            speculative.assign_extend_cache_locs,
+            speculative.assign_draft_cache_locs_contiguous,
+        )
+    ),
+    Replacement(_SPEC + "triton_ops.gather_spec_extras.gather_spec_extras", speculative.gather_spec_extras, "Triton"),
+    Replacement(_SRT + "layers.attention.triton_ops.pad.seqlens_expand_triton", speculative.seqlens_expand, "Triton"),
     # Devices, memory, threads, process groups.
     Replacement(
         _SRT + "utils.common.get_available_gpu_memory",

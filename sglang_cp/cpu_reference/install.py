@@ -9,7 +9,7 @@ from typing import Any
 
 from sglang_cp.cpu_reference import shims
 from sglang_cp.cpu_reference.hooks import REPLACEMENTS, How, Replacement
-from sglang_cp.cpu_reference.kernels import sparse_mla, topk
+from sglang_cp.cpu_reference.kernels import sparse_mla, speculative, speculative_sampling, topk
 
 _installed = False
 
@@ -94,6 +94,15 @@ def _sgl_kernel_modules() -> dict[str, types.ModuleType]:
     flash_mla = types.ModuleType("sgl_kernel.flash_mla")
     for module, kernels in (
         (package, (topk.fast_topk_v2, topk.fast_topk_transform_fused, topk.fast_topk_transform_ragged_fused)),
+        (
+            package,
+            (
+                speculative.verify_tree_greedy,
+                speculative_sampling.top_k_renorm_prob,
+                speculative_sampling.top_p_renorm_prob,
+                speculative_sampling.tree_speculative_sampling_target_only,
+            ),
+        ),
         (flash_mla, (sparse_mla.flash_mla_sparse_fwd,)),
     ):
         for kernel in kernels:

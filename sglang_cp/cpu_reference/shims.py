@@ -42,6 +42,14 @@ def current_stream(device: Any = None) -> Stream:
     return Stream()
 
 
+def synchronize(device: Any = None) -> None:
+    """Nothing is under way."""
+
+
+def record_stream(tensor: torch.Tensor, stream: Any) -> None:
+    """Memory is not recycled while Python holds it."""
+
+
 class TorchWithoutPinnedMemory(types.ModuleType):
     """The torch module, except that `tensor` takes `pin_memory` and ignores it: there is no GPU to pin for."""
 

@@ -59,6 +59,9 @@ def tiny_checkpoint(
     experts_per_token: Annotated[
         int, typer.Option(help="Routed experts that see a token.")
     ] = _DEFAULT.experts_per_token,
+    nextn: Annotated[
+        bool, typer.Option("--nextn/--no-nextn", help="Append a NextN layer, for --speculative-algorithm EAGLE.")
+    ] = _DEFAULT.nextn,
     max_positions: Annotated[int, typer.Option(help="Longest context, in tokens.")] = _DEFAULT.max_positions,
     dtype: Annotated[DtypeChoice, typer.Option(help="Type of the stored weights.")] = DtypeChoice.bfloat16,
     attn_quant: Annotated[
@@ -81,6 +84,7 @@ def tiny_checkpoint(
         indexer_rope_interleave=indexer_rope_interleave,
         experts=experts,
         experts_per_token=experts_per_token,
+        nextn=nextn,
         max_positions=max_positions,
         dtype=dtype.value,
         seed=seed,

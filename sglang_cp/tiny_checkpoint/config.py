@@ -62,6 +62,8 @@ class TinyConfig:
     """Let layers reuse the top-k of the layer before (GLM only); such layers have no indexer weights."""
     indexer_rope_interleave: bool = False
     """GLM-5.2 has it. transformers 5.12 ignores it and so agrees with SGLang only while it is off."""
+    nextn: bool = False
+    """Append a NextN (MTP) layer to draft with. Its drafts are often right: see `weights`."""
     max_positions: int = 16384
     dtype: Dtype = "bfloat16"
     """Type of the stored weights. `--dtype auto` of SGLang serves a float32 checkpoint in float16."""
@@ -105,6 +107,9 @@ class TinyConfig:
                 self.layers >= 2,
                 f"index_share needs at least 2 layers, as the first has nothing to reuse, but there is {self.layers}",
             )
+        if self.nextn:
+            _require(self.attn_quant == "none", f"nextn needs attn_quant none, but it is {self.attn_quant}")
+            _require(self.layers >= 2, "nextn needs at least 2 layers: SGLang takes layer 0 of one for the NextN layer")
         if self.attn_quant != "none":
             _require(self.dtype == "bfloat16", f"attn_quant {self.attn_quant} needs dtype bfloat16, as SGLang does")
             step = SHARD_STEPS[self.attn_quant][1]
@@ -186,7 +191,7 @@ class TinyConfig:
             "max_position_embeddings": self.max_positions,
             "tie_word_embeddings": False,
             "num_hidden_layers": self.layers,
-            "num_nextn_predict_layers": 0,
+            "num_nextn_predict_layers": int(self.nextn),
             "hidden_size": self.hidden,
             "hidden_act": "silu",
             # transformers norms both latents with 1e-6, whatever this says; SGLang with this.
@@ -226,6 +231,9 @@ class TinyConfig:
                 "index_topk_freq": SHARE_FREQUENCY if self.index_share else 1,
                 "index_skip_topk_offset": SHARE_OFFSET,
             }
+            if self.nextn and self.index_share:
+                # As in GLM-5.2: draft steps reuse the top-k of the last accepted token's row.
+                config["index_share_for_mtp_iteration"] = True
         else:
             # transformers' DeepSeek V3.2 sizes its experts by this key.
             config["num_experts"] = self.experts

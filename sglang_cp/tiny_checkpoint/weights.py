@@ -22,6 +22,13 @@ OUTPUT_GAIN = 3.0
 DOWN_GAIN = 1.5
 EXPERT_DOWN_GAIN = 0.7
 LOGIT_GAIN = 3.0
+# A random layer cannot foresee a random model. So where there is a NextN layer the embeddings are large: the next
+# token then hangs mostly, though not only, on the present one, which the NextN layer sees too and passes on. What it
+# makes of the target's hidden states and of the prompt is quieter, but loud enough to change a draft: drafts are often
+# right, and wrong or misplaced hidden states give other drafts.
+NEXTN_EMBED_GAIN = 20.0
+NEXTN_HIDDEN_GAIN = 5.0
+NEXTN_OUTPUT_GAIN = 9.0
 NORM_SPREAD = 0.1
 ROUTER_BIAS_SPREAD = 0.05
 
@@ -40,18 +47,12 @@ class TensorSpec:
 
 def tensor_specs(config: TinyConfig) -> Iterator[TensorSpec]:
     """All tensors of a checkpoint, by the names of GLM-5's and DeepSeek V3.2's published checkpoints."""
-    yield TensorSpec("model.embed_tokens.weight", (VOCAB_SIZE, config.hidden), std=1.0)
+    embed_std = NEXTN_EMBED_GAIN if config.nextn else 1.0
+    yield TensorSpec("model.embed_tokens.weight", (VOCAB_SIZE, config.hidden), std=embed_std)
     for layer in range(config.layers):
-        prefix = f"model.layers.{layer}"
-        yield _norm(f"{prefix}.input_layernorm", config.hidden)
-        yield from _attention(f"{prefix}.self_attn", config)
-        if not config.shares_index(layer):
-            yield from _indexer(f"{prefix}.self_attn.indexer", config)
-        yield _norm(f"{prefix}.post_attention_layernorm", config.hidden)
-        if config.is_dense(layer):
-            yield from _ffn(f"{prefix}.mlp", config.hidden, config.dense_intermediate, DOWN_GAIN)
-        else:
-            yield from _mixture(f"{prefix}.mlp", config)
+        yield from _layer(layer, config, indexes=not config.shares_index(layer), dense=config.is_dense(layer))
+    if config.nextn:
+        yield from _nextn(config)
     yield _norm("model.norm", config.hidden)
     yield _linear("lm_head", config.hidden, VOCAB_SIZE, LOGIT_GAIN)
 
@@ -66,6 +67,8 @@ def draw(spec: TensorSpec, config: TinyConfig) -> torch.Tensor:
         never[list(GENERATED_IDS)] = False
         # A logit of 0 never wins against the best of the others.
         values[never] = 0.0
+    if spec.name.endswith(".eh_proj.weight"):
+        values[:, : config.hidden] = NEXTN_EMBED_GAIN * torch.eye(config.hidden)
     return values.to(spec.dtype or getattr(torch, config.dtype))
 
 
@@ -78,7 +81,33 @@ def _norm(name: str, size: int) -> TensorSpec:
     return TensorSpec(f"{name}.weight", (size,), std=NORM_SPREAD, mean=1.0)
 
 
-def _attention(prefix: str, config: TinyConfig) -> Iterator[TensorSpec]:
+def _layer(
+    layer: int, config: TinyConfig, *, indexes: bool, dense: bool, output_gain: float = OUTPUT_GAIN
+) -> Iterator[TensorSpec]:
+    prefix = f"model.layers.{layer}"
+    yield _norm(f"{prefix}.input_layernorm", config.hidden)
+    yield from _attention(f"{prefix}.self_attn", config, output_gain)
+    if indexes:
+        yield from _indexer(f"{prefix}.self_attn.indexer", config)
+    yield _norm(f"{prefix}.post_attention_layernorm", config.hidden)
+    if dense:
+        yield from _ffn(f"{prefix}.mlp", config.hidden, config.dense_intermediate, DOWN_GAIN)
+    else:
+        yield from _mixture(f"{prefix}.mlp", config)
+
+
+def _nextn(config: TinyConfig) -> Iterator[TensorSpec]:
+    """The layer after the last, whose inputs are the next token's embedding and the target's hidden state."""
+    prefix = f"model.layers.{config.layers}"
+    yield _norm(f"{prefix}.enorm", config.hidden)
+    yield _norm(f"{prefix}.hnorm", config.hidden)
+    std = NEXTN_HIDDEN_GAIN / config.hidden**0.5
+    yield TensorSpec(f"{prefix}.eh_proj.weight", (config.hidden, 2 * config.hidden), std)
+    yield from _layer(config.layers, config, indexes=True, dense=False, output_gain=NEXTN_OUTPUT_GAIN)
+    yield _norm(f"{prefix}.shared_head.norm", config.hidden)
+
+
+def _attention(prefix: str, config: TinyConfig, output_gain: float) -> Iterator[TensorSpec]:
     yield _linear(f"{prefix}.q_a_proj", config.hidden, config.q_lora_rank)
     yield _norm(f"{prefix}.q_a_layernorm", config.q_lora_rank)
     yield _linear(f"{prefix}.q_b_proj", config.q_lora_rank, config.heads * config.qk_head_dim, ATTENTION_GAIN)
@@ -86,7 +115,7 @@ def _attention(prefix: str, config: TinyConfig) -> Iterator[TensorSpec]:
     yield _norm(f"{prefix}.kv_a_layernorm", KV_LORA_RANK)
     key_and_value = config.heads * (config.qk_nope_head_dim + config.v_head_dim)
     yield _linear(f"{prefix}.kv_b_proj", KV_LORA_RANK, key_and_value)
-    yield _linear(f"{prefix}.o_proj", config.heads * config.v_head_dim, config.hidden, OUTPUT_GAIN)
+    yield _linear(f"{prefix}.o_proj", config.heads * config.v_head_dim, config.hidden, output_gain)
 
 
 def _indexer(prefix: str, config: TinyConfig) -> Iterator[TensorSpec]:

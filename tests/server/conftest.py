@@ -16,6 +16,7 @@ MODELS = {
     "glm": TinyConfig(),
     "glm-other": TinyConfig(seed=1),
     "glm-index-share": TinyConfig(index_share=True, indexer_rope_interleave=True),
+    "glm-nextn": TinyConfig(nextn=True, index_share=True, indexer_rope_interleave=True),
     "deepseek-v32": TinyConfig(arch="deepseek-v32"),
     "block-fp8": TinyConfig.stored_as("block-fp8", arch="deepseek-v32"),
     "mxfp4": TinyConfig.stored_as("mxfp4"),

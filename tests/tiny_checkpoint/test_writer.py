@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file
 from typer import Typer
 from typer.testing import CliRunner
@@ -45,6 +46,19 @@ def test_same_config_same_bytes_and_another_seed_other_weights(tmp_path: Path) -
     assert contents(tmp_path / "a") == contents(tmp_path / "b")
     first, other = (load_file(tmp_path / name / "model.safetensors") for name in "ac")
     assert all(not first[name].equal(other[name]) for name in first)
+
+
+def test_a_nextn_layer_follows_the_last_and_passes_the_embedding_on(tmp_path: Path) -> None:
+    config = TinyConfig(layers=2, nextn=True)
+    write_tiny_checkpoint(tmp_path / "tiny", config)
+    tensors = load_file(tmp_path / "tiny" / "model.safetensors")
+    nextn = {name.removeprefix("model.layers.2.") for name in tensors if name.startswith("model.layers.2.")}
+    moe = {name.removeprefix("model.layers.1.") for name in tensors if name.startswith("model.layers.1.")}
+    assert nextn - moe == {"enorm.weight", "hnorm.weight", "eh_proj.weight", "shared_head.norm.weight"}
+    assert moe <= nextn
+    embedding, hidden = tensors["model.layers.2.eh_proj.weight"].float().split(config.hidden, dim=1)
+    assert embedding.equal(embedding[0, 0] * torch.eye(config.hidden))
+    assert 0 < hidden.std() * config.hidden**0.5 < embedding[0, 0] / 2
 
 
 def test_a_tensor_does_not_depend_on_the_rest_of_the_checkpoint(tmp_path: Path) -> None:
