@@ -13,6 +13,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from sglang_cp.ranks import exchange
+
 _files: dict[int, int] = {}
 """Address of a tensor of this rank -> the descriptor of its file."""
 
@@ -32,8 +34,7 @@ def empty(*size: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
 
 def rendezvous(tensor: torch.Tensor, group: dist.ProcessGroup) -> Handle:
     """`symmetric_memory.rendezvous`: a collective of the group's ranks."""
-    places: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(places, (os.getpid(), _files[tensor.data_ptr()]), group=group)
+    places = exchange(group, (os.getpid(), _files[tensor.data_ptr()]))
     rank = dist.get_rank(group)
     maps = [
         tensor if peer == rank else _map(process, file, tuple(tensor.shape), tensor.dtype)
