@@ -26,6 +26,8 @@ ORIGINS = ("disk", "distributed", "tensor", "ipc")
 _SCHEDULER = "sglang.srt.managers.scheduler."
 _OUTCOME = "_sglang_cp_measuring"
 """Where the scheduler keeps what the last such call came to: SGLang answers the caller with true or false only."""
+_RECORDER = "_sglang_cp_metrics"
+"""Where the scheduler keeps what records its metrics, with --enable-metrics."""
 _WEIGHT_UPDATER = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager."
 
 
@@ -92,17 +94,27 @@ def _before_serving(scheduler: Any) -> None:
         from sglang_cp.calibration.serving import before_serving
 
         before_serving(scheduler, strategy)
+        if scheduler.metrics_reporter.current_scheduler_metrics_enabled and strategy.placement:
+            from sglang_cp.metrics.recorder import make_recorder
+
+            setattr(scheduler, _RECORDER, make_recorder(scheduler, strategy))
 
 
 def _note_mode(_: Any, scheduler: Any, batch: Any, *__: Any, **___: Any) -> None:
     """Count how a batch ran, and leave it where SGLang's log line finds it, which may come after the next batch."""
     strategy = _per_batch_strategy()
     latest = strategy.take_latest() if strategy else None
+    recorder = getattr(scheduler, _RECORDER, None)
     if latest:
         decision, rows = latest
         DECISIONS.count(decision, rows)
+        if recorder:
+            stream = scheduler.forward_stream if scheduler.enable_overlap else None  # None: the current one
+            recorder.extend_issued(decision, rows, stream)
         if batch.prefill_stats is not None:
             batch.prefill_stats.cp_mode = mode_text(decision, rows, strategy.cp_size)
+    if recorder:
+        recorder.publish()
 
 
 def _add_state(result: Any, scheduler: Any, *_: Any, **__: Any) -> Any:

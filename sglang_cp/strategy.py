@@ -119,6 +119,11 @@ class PerBatchInterleaveStrategy(ContextParallelStrategy):
         finally:
             self._forced = self._latest = None
 
+    @property
+    def is_forced(self) -> bool:
+        """Whether a mode is forced now: what runs serves no request."""
+        return self._forced is not None
+
     def pull_all(self) -> None:
         """Pull the shards of all layers, one after the other, and use none."""
         assert self._placement is not None

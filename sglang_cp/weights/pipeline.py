@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -57,6 +57,10 @@ class WeightPipeline:
         if index + 1 < len(self._layers):
             self._start(index + 1)
         return weights
+
+    def measure_pulls(self, measured: Callable[[ShardSource], ShardSource]) -> None:
+        """Pull through ``measured(source)`` from now on."""
+        self._source = measured(self._source)
 
     def pull_all(self) -> None:
         """Pull all layers and use none: what the pulls cost with nothing to hide them."""

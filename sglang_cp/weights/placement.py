@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,6 +15,7 @@ from sglang_cp.weights.attention import with_all_heads
 from sglang_cp.weights.choice import make_source
 from sglang_cp.weights.kind import SourceKind
 from sglang_cp.weights.pipeline import WeightPipeline
+from sglang_cp.weights.source import ShardSource
 
 
 class ShardedAttention:
@@ -68,6 +69,10 @@ class ShardedAttention:
     def pull_all(self) -> None:
         """Pull all layers and use none, to time it."""
         self._pipeline.pull_all()
+
+    def measure_pulls(self, measured: Callable[[ShardSource], ShardSource]) -> None:
+        """Pull through ``measured(source)`` from now on."""
+        self._pipeline.measure_pulls(measured)
 
     def attention(self, layer: Any) -> Any:
         """The all-heads attention of upstream's ``layer``."""
