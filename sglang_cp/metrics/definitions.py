@@ -86,7 +86,7 @@ class Series:
         histogram = collector._histogram_cls or prometheus_client.Histogram
         ours = {label for metric in METRICS.values() for label in metric.labels} | {"priority"}  # a request's
         self._labels = {name: str(value) for name, value in collector.labels.items() if name not in ours}
-        self._metrics = {}
+        self._metrics: dict[Name, Any] = {}
         for name, metric in METRICS.items():
             names = (*self._labels, *metric.labels)
             self._metrics[name] = (

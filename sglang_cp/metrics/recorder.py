@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,7 +41,7 @@ class Recorder:
         self._strategy = strategy
         self._clock = clock
         self._series = series
-        self._decide = strategy.decide
+        self._decide: Callable[[int, Any], Decision] = strategy.decide
         self._running: _Extend | None = None
         self._issued: deque[_Extend] = deque()
         self._fitted: tuple[Calibration, CostModel] | None = None

@@ -48,6 +48,8 @@ def read_journal(tree: Tree) -> Journal | None:
     """The tree's journal, None if it has none. Raises PatchStateError if it is damaged."""
     directory = tree.package / JOURNAL
     try:
+        if directory.is_symlink():
+            raise ValueError("its directory is a symbolic link")
         table = json.loads((directory / "manifest.json").read_bytes())
         if table["format"] != FORMAT:
             raise ValueError(f"format {table['format']} is not {FORMAT}")
@@ -92,7 +94,7 @@ def locked(tree: Tree) -> Iterator[None]:
     path = tree.package / f"{JOURNAL}.lock"
     while True:
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         except OSError as error:
             raise UsageError(
                 f"{tree.package} cannot be written ({error.strerror}); run this as its owner, on a writable "
@@ -122,7 +124,10 @@ def _is_same_file(descriptor: int, path: Path) -> bool:
 
 def _sweep(tree: Tree) -> None:
     for suffix in ("new", "old"):
-        shutil.rmtree(tree.package / f"{JOURNAL}.{suffix}", ignore_errors=True)
+        left = tree.package / f"{JOURNAL}.{suffix}"
+        if left.is_symlink():
+            left.unlink()  # rmtree would leave it, and what is written next would go where it points
+        shutil.rmtree(left, ignore_errors=True)
 
 
 def begin(tree: Tree, journal: Journal, patched: Mapping[str, bytes | None]) -> None:

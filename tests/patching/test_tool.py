@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import importlib.util
+import json
 import os
 import py_compile
 import shlex
@@ -24,7 +25,7 @@ from sglang_cp.patching import journal as journals
 from sglang_cp.patching.diff import DiffError
 from sglang_cp.patching.series import Series
 from sglang_cp.patching.state import State, inspect
-from sglang_cp.patching.tree import Tree
+from sglang_cp.patching.tree import Tree, sha256_hex
 
 from .conftest import (
     UPSTREAM_FILES,
@@ -295,6 +296,43 @@ def test_symbolic_links_are_not_followed_out_of_the_tree(tree: Tree, series: Ser
     with pytest.raises(UsageError, match="is a symbolic link or lies behind one"):
         tool.apply(tree, series)
     assert elsewhere.read_bytes() == UPSTREAM_FILES[ONE]
+
+
+@pytest.mark.parametrize("suffix", ["", ".new", ".old", ".lock"])
+def test_links_in_place_of_the_journal_lead_nowhere(tree: Tree, series: Series, tmp_path: Path, suffix: str) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    if suffix != ".lock":
+        elsewhere.mkdir()
+    (tree.package / f".sglang_cp{suffix}").symlink_to(elsewhere)
+    with contextlib.suppress(UsageError, PatchStateError):
+        tool.apply(tree, series)
+        tool.revert(tree)
+    assert not elsewhere.exists() or list(elsewhere.iterdir()) == []
+    for path, data in UPSTREAM_FILES.items():
+        assert tree.read(path) == data, path
+
+
+@pytest.mark.parametrize("restored", [False, True], ids=["deleted", "restored"])
+@pytest.mark.parametrize("path", ["sglang/../outside.py", "../outside.py", "/ABSOLUTE/outside.py"])
+def test_a_journal_that_names_a_file_outside_the_tree_changes_nothing(
+    tree: Tree, series: Series, tmp_path: Path, path: str, restored: bool
+) -> None:
+    tool.apply(tree, series)
+    path = path.replace("/ABSOLUTE", str(tmp_path))
+    outside = tree.root / path
+    outside.write_bytes(b"theirs")
+    digests = {"before": sha256_hex(b"ours") if restored else None, "after": sha256_hex(b"theirs")}
+    if restored and not Path(path).is_absolute():
+        backup = tree.package / ".sglang_cp/originals" / path
+        backup.parent.mkdir(parents=True, exist_ok=True)
+        backup.write_bytes(b"ours")
+    manifest = tree.package / ".sglang_cp/manifest.json"
+    journal = json.loads(manifest.read_bytes())
+    journal["files"].append({"path": path, **digests})
+    manifest.write_text(json.dumps(journal))
+    with pytest.raises((UsageError, PatchStateError)):
+        tool.revert(tree, force=True)
+    assert outside.read_bytes() == b"theirs"
 
 
 def test_a_linked_package_and_hard_links_are_fine(tree: Tree, series: Series, tmp_path: Path) -> None:
