@@ -45,6 +45,7 @@ def _hooks() -> dict[str, tuple[Callable[..., Any], str]]:
     return {
         "sglang.srt.server_args.ServerArgs._handle_legacy_cp_arguments": (_check_patched, "before"),
         _SCHEDULER + "configure_scheduler_process": (_check_patched, "before"),
+        "sglang.srt.distributed.parallel_state.init_distributed_environment": (_check_alike, "after"),
         _SCHEDULER + "Scheduler.run_event_loop": (_before_serving, "before"),
         _SCHEDULER + "Scheduler.run_batch": (_note_mode, "after"),
         _SCHEDULER + "Scheduler.get_internal_state": (_add_state, "after"),
@@ -85,6 +86,20 @@ def _check_patched(server_args: Any, *_: Any, **__: Any) -> None:
         from sglang_cp.patching import verify_applied
 
         verify_applied()
+
+
+def _check_alike(_: Any, *__: Any, **___: Any) -> None:
+    """When the ranks have met, and before they form the groups that CP's flags decide about."""
+    from sglang.srt.server_args import get_global_server_args
+
+    server_args = get_global_server_args()
+    if server_args.enable_prefill_cp:
+        import torch.distributed as dist
+
+        from sglang_cp.alike import check_alike, this_ranks_word
+
+        store = dist.distributed_c10d._get_default_store()
+        check_alike(store, dist.get_rank(), dist.get_world_size(), this_ranks_word(server_args))
 
 
 def _before_serving(scheduler: Any) -> None:

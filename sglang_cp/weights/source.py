@@ -59,16 +59,23 @@ class ProcessGroupSource:
             dist.all_gather_into_tensor(into[shard.name].view(-1), shard.bytes(), group=self._group, async_op=True)
             for shard in shards
         ]
-        return _Works(works)
+        return _Works(layer, works)
 
     def refresh(self) -> None:
         pass
 
 
 class _Works:
-    def __init__(self, works: Sequence[dist.Work]) -> None:
+    def __init__(self, layer: int, works: Sequence[dist.Work]) -> None:
+        self._layer = layer
         self._works = works
 
     def wait(self) -> None:
-        for work in self._works:
-            work.wait()
+        try:
+            for work in self._works:
+                work.wait()
+        except RuntimeError as error:
+            raise RuntimeError(
+                f"The shards of attention layer {self._layer} did not come from the other ranks: one has ended or "
+                f"does not answer, and its own log lines say why ({str(error).splitlines()[0]})."
+            ) from error

@@ -17,7 +17,7 @@ import torch.multiprocessing
 from sglang_cp.cpu_reference.kernels import symmetric_memory as cpu_twin
 from sglang_cp.cpu_reference.memory import live_tensor_bytes
 from sglang_cp.errors import UsageError
-from sglang_cp.ranks import StepFailedError, together
+from sglang_cp.ranks import StepFailedError, exchange, together
 from sglang_cp.weights import choice
 from sglang_cp.weights.buffers import aligned
 from sglang_cp.weights.choice import make_source
@@ -56,7 +56,28 @@ def run(rank: int, device_type: str) -> None:
         # NCCL wants a GPU a rank.
         for kind in (SourceKind.SYMMETRIC_MEMORY, SourceKind.PROCESS_GROUP)[: 2 if device_type == "cpu" else 1]:
             check(kind, rank, group, device)
-    dist.destroy_process_group()
+    ranks_exchange_objects_of_any_length(rank, group)
+    if device_type == "cpu":
+        fails_when_a_rank_has_ended(rank, group, device)  # last: rank 1 is gone then
+    else:
+        dist.destroy_process_group()
+
+
+def ranks_exchange_objects_of_any_length(rank, group):
+    mine = {"floats": [0.1 + rank, 1e-300], "text": "ä" * 1000 * rank, "none": None}
+    theirs = [{"floats": [0.1 + other, 1e-300], "text": "ä" * 1000 * other, "none": None} for other in range(SIZE)]
+    assert exchange(group, mine) == theirs
+    assert exchange(group, ("host", rank)) == [["host", other] for other in range(SIZE)]
+
+
+def fails_when_a_rank_has_ended(rank, group, device):
+    pipeline, _ = pipeline_of(layers_on(device), SourceKind.PROCESS_GROUP, rank, group, device)
+    dist.barrier(group)
+    if rank == 1:
+        os._exit(0)
+    pipeline.begin()
+    with pytest.raises(RuntimeError, match="of attention layer 0 did not come from the other ranks: one has ended"):
+        pipeline.take(0)
 
 
 def layers_on(device, seed=0, scale=1.0):
