@@ -52,6 +52,41 @@ def test_a_server_with_cp_off_notes_nothing(monkeypatch):
     assert batch.prefill_stats.cp_mode is None
 
 
+class Recorder:
+    def __init__(self, *made_for):
+        self.made_for, self.told = made_for, []
+
+    def extend_issued(self, *extend):
+        self.told.append(extend)
+
+    def publish(self):
+        self.told.append("published")
+
+
+@pytest.mark.parametrize(("overlap", "stream"), [(True, "forward stream"), (False, None)])
+def test_the_recorder_learns_of_extends_on_their_stream_and_publishes_after_every_batch(strategy, overlap, stream):
+    scheduler = SimpleNamespace(forward_stream="forward stream", enable_overlap=overlap)
+    recorder = Recorder()
+    setattr(scheduler, plugin._RECORDER, recorder)
+    decision = Decision(False, "under the threshold", "7 < 8")
+    strategy.latest = decision, 7
+    for _ in ("extend", "decode"):
+        plugin._note_mode(None, scheduler, SimpleNamespace(prefill_stats=None))
+    assert recorder.told == [(decision, 7, stream), "published", "published"]
+
+
+@pytest.mark.parametrize(("enabled", "placement"), [(True, "loaded"), (True, None), (False, "loaded")])
+def test_extends_are_recorded_with_metrics_enabled_and_cp_possible(strategy, monkeypatch, enabled, placement):
+    monkeypatch.setattr(serving, "before_serving", lambda *_: None)
+    monkeypatch.setattr("sglang_cp.metrics.recorder.make_recorder", Recorder)
+    strategy.placement = placement
+    scheduler = SimpleNamespace(metrics_reporter=SimpleNamespace(current_scheduler_metrics_enabled=enabled))
+    plugin._before_serving(scheduler)
+    recorder = getattr(scheduler, plugin._RECORDER, None)
+    assert (recorder is not None) == bool(enabled and placement)
+    assert recorder is None or recorder.made_for == (scheduler, strategy)
+
+
 def set_state(server_args, scheduler=None):
     """The answer of Scheduler.set_internal_state, and what SGLang's own got to see."""
     seen = []
