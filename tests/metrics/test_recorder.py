@@ -3,7 +3,6 @@
 from types import SimpleNamespace
 
 import pytest
-from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
 from sglang_cp.cost.shape import ExtendShape
 from sglang_cp.cost.terms import Mode
@@ -66,8 +65,9 @@ class Strategy:
         return self.decision
 
 
-def batch(mode=ForwardMode.EXTEND, new=(9,), prefix=(4,)):
+def batch(extend=True, new=(9,), prefix=(4,)):
     totals = [a + b for a, b in zip(new, prefix, strict=True)]
+    mode = SimpleNamespace(is_context_parallel_extend=lambda: extend)
     return SimpleNamespace(forward_mode=mode, extend_seq_lens_cpu=list(new), seq_lens_cpu=totals)
 
 
@@ -154,14 +154,15 @@ def test_what_calibration_runs_is_not_published(world):
 
 def test_a_decode_step_is_passed_on_and_leaves_no_trace(world):
     world.strategy.decision = TP
-    assert world.strategy.decide(1, batch(mode=ForwardMode.DECODE)) is TP
+    assert world.strategy.decide(1, batch(extend=False)) is TP
     world.recorder.publish()
     assert (world.strategy.asked, world.series.written, world.clock.streams) == (1, [], [])
 
 
 def test_lengths_that_the_host_does_not_know_have_no_prediction(world):
     world.strategy.calibration = cp_from_100_tokens(key())
-    unknown = SimpleNamespace(forward_mode=ForwardMode.EXTEND, extend_seq_lens_cpu=None, seq_lens_cpu=None)
+    unknown = batch()
+    unknown.extend_seq_lens_cpu = unknown.seq_lens_cpu = None
     world.strategy.decide(9, unknown)
     world.recorder.extend_issued(TP, 9, None)
     world.recorder.publish()
