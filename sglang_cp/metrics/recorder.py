@@ -53,8 +53,7 @@ class Recorder:
         mode = Mode.CP if decision.context_parallel else Mode.TP
         self._series.add(Name.EXTENDS, 1, mode=mode, reason=decision.reason)
         self._series.add(Name.NEW_TOKENS, rows, mode=mode, reason=decision.reason)
-        layout = TokenLayout(rows, self._strategy.cp_size, self._strategy.cp_rank)
-        self._series.observe(Name.RANK_ROWS, layout.local_rows if mode is Mode.CP else rows, mode=mode)
+        self._series.observe(Name.RANK_ROWS, self._rows_of_this_rank(mode, rows), mode=mode)
         extend, self._running = self._running, None
         if extend:
             extend.mode, extend.end = mode, self._clock.mark(stream)
@@ -91,6 +90,11 @@ class Recorder:
         # Calibration's extends are no one's.
         self._running = None if self._strategy.is_forced else extend
         return decision
+
+    def _rows_of_this_rank(self, mode: Mode, rows: int) -> int:
+        if mode is Mode.TP:
+            return rows
+        return TokenLayout(rows, self._strategy.cp_size, self._strategy.cp_rank).local_rows
 
     def _pulls(self) -> PullRecord | None:
         return self._running.pulls if self._running else None

@@ -110,6 +110,11 @@ def test_counts_are_published_at_once_and_times_when_the_device_is_done(world):
     assert world.clock.streams == [None, "forward stream"] * 2
 
 
+def test_fewer_rows_than_ranks_are_counted_too(world):
+    run(world, TP, 1.0, rows=1)
+    assert world.series.of(Name.RANK_ROWS) == [(Name.RANK_ROWS, 1, Mode.TP)]
+
+
 def test_pulls_belong_to_the_extend_that_runs(world):
     shards = layer_shards(world.layers[0][0])
     into = WeightBuffers(gathered_bytes(shards, 3), 3, "cpu").places(0, shards)
