@@ -46,6 +46,7 @@ def _hooks() -> dict[str, tuple[Callable[..., Any], str]]:
         "sglang.srt.server_args.ServerArgs._handle_legacy_cp_arguments": (_check_patched, "before"),
         _SCHEDULER + "configure_scheduler_process": (_check_patched, "before"),
         "sglang.srt.distributed.parallel_state.init_distributed_environment": (_check_alike, "after"),
+        "sglang.srt.managers.scheduler_components.invariant_checker.create_scheduler_watchdog": (_watch, "after"),
         _SCHEDULER + "Scheduler.run_event_loop": (_before_serving, "before"),
         _SCHEDULER + "Scheduler.run_batch": (_note_mode, "after"),
         _SCHEDULER + "Scheduler.get_internal_state": (_add_state, "after"),
@@ -100,6 +101,26 @@ def _check_alike(_: Any, *__: Any, **___: Any) -> None:
 
         store = dist.distributed_c10d._get_default_store()
         check_alike(store, dist.get_rank(), dist.get_world_size(), this_ranks_word(server_args))
+
+
+def _watch(watchdog: Any, scheduler: Any, *_: Any, **__: Any) -> None:
+    """When the watchdog is made: let it also say, if a batch does not end, what CP has to do with that."""
+    upstreams = watchdog.dump_info
+    watchdog.dump_info = lambda: "\n".join(filter(None, [upstreams(), _where_it_stands(scheduler)]))
+
+
+def _where_it_stands(scheduler: Any) -> str:
+    """How the batch that does not end runs, as far as the host knows, and what it waits for."""
+    strategy = _per_batch_strategy()
+    if strategy is None or strategy.placement is None:
+        return ""
+    if strategy.placement.awaited:
+        return (
+            f"CP: this rank waits for {strategy.placement.awaited}: another rank has stopped or died, "
+            "and its own log lines say why."
+        )
+    stats = scheduler.cur_batch.prefill_stats if scheduler.cur_batch else None
+    return f"CP: this batch runs as {stats.cp_mode}." if stats and stats.cp_mode else ""
 
 
 def _before_serving(scheduler: Any) -> None:

@@ -87,6 +87,32 @@ def test_extends_are_recorded_with_metrics_enabled_and_cp_possible(strategy, mon
     assert recorder is None or recorder.made_for == (scheduler, strategy)
 
 
+@pytest.mark.parametrize(
+    ("awaited", "cp_mode", "told"),
+    [
+        ("the shards of attention layer 1 (process group)", None, "CP: this rank waits for the shards of attention"),
+        (None, "cp: 4 x 8 rows (32 >= 8)", "CP: this batch runs as cp: 4 x 8 rows (32 >= 8)."),
+        (None, None, None),
+    ],
+)
+def test_the_watchdog_says_what_cp_has_to_do_with_a_batch_that_does_not_end(strategy, awaited, cp_mode, told):
+    strategy.placement = SimpleNamespace(awaited=awaited)
+    scheduler = SimpleNamespace(cur_batch=SimpleNamespace(prefill_stats=SimpleNamespace(cp_mode=cp_mode)))
+    watchdog = SimpleNamespace(dump_info=lambda: "SGLang's")
+    plugin._watch(watchdog, scheduler, watchdog_timeout=300)
+    first, *ours = watchdog.dump_info().splitlines()
+    assert first == "SGLang's"
+    assert [line.startswith(told) for line in ours] == [True] * (told is not None)
+
+
+@pytest.mark.parametrize("placement", [None, SimpleNamespace(awaited=None)])
+def test_between_batches_and_without_cp_the_watchdog_says_what_sglang_does(strategy, placement):
+    strategy.placement = placement
+    watchdog = SimpleNamespace(dump_info=lambda: "")
+    plugin._watch(watchdog, SimpleNamespace(cur_batch=None))
+    assert watchdog.dump_info() == ""
+
+
 def set_state(server_args, scheduler=None):
     """The answer of Scheduler.set_internal_state, and what SGLang's own got to see."""
     seen = []

@@ -29,6 +29,8 @@ class WeightPipeline:
         self._buffers = WeightBuffers(slot_bytes, size, device)
         self._device_module = torch.get_device_module(device)
         self._pending: tuple[int, GatheredWeights, Pull] | None = None
+        self.awaited: int | None = None
+        """The layer whose shards the host waits for right now."""
 
     @property
     def buffer_bytes(self) -> int:
@@ -52,7 +54,9 @@ class WeightPipeline:
             self._start(index)
         assert self._pending is not None
         _, weights, pull = self._pending
+        self.awaited = index
         pull.wait()
+        self.awaited = None
         self._pending = None
         if index + 1 < len(self._layers):
             self._start(index + 1)

@@ -74,6 +74,12 @@ class ShardedAttention:
         """Pull through ``measured(source)`` from now on."""
         self._pipeline.measure_pulls(measured)
 
+    @property
+    def awaited(self) -> str | None:
+        """What this rank's host waits for right now, if for shards."""
+        layer = self._pipeline.awaited
+        return None if layer is None else f"the shards of attention layer {layer} ({self.source_name})"
+
     def attention(self, layer: Any) -> Any:
         """The all-heads attention of upstream's ``layer``."""
         return self._with_all_heads[id(layer)]

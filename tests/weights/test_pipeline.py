@@ -36,7 +36,10 @@ class _LateCopy:
     def __init__(self, ranks, into):
         self.ranks, self.into = ranks, into
 
+    awaited = staticmethod(lambda: None)
+
     def wait(self):
+        self.awaited()
         for rank, shards in enumerate(self.ranks):
             for shard in shards:
                 self.into[shard.name][rank].copy_(shard.bytes())
@@ -145,3 +148,11 @@ def test_a_change_that_fails_refreshes_all_the_same(pipeline, source, monkeypatc
     with pytest.raises(OSError, match="disk"), pipeline.weights_change(group=None):
         raise OSError("disk")
     assert source.refreshed == []
+
+
+def test_what_the_host_waits_for_is_told_while_it_waits(pipeline, layers, monkeypatch):
+    told = []
+    monkeypatch.setattr(_LateCopy, "awaited", lambda _: told.append(pipeline.awaited))
+    pipeline.pull_all()
+    assert told == list(range(len(layers)))
+    assert pipeline.awaited is None
