@@ -17,6 +17,9 @@ class Strategy:
     def __init__(self):
         self.latest = None
 
+    def choose_rows(self):
+        pass
+
     def take_latest(self):
         latest, self.latest = self.latest, None
         return latest
