@@ -97,6 +97,14 @@ def test_input_logprobs_are_those_from_the_start_that_was_asked_for():
     assert found(answered(input_logprobs=(-3.0,)), **options) == ["1 input logprobs, not 2"]
 
 
+def test_the_first_position_that_was_asked_for_has_no_top_logprobs():
+    """Found as a false alarm of seed 1, stream 5."""
+    options = {"logprobs": "input", "logprob_start": 2, "top_logprobs": 3}
+    top = EXPECTED.top_input[3:]
+    assert found(answered(input_logprobs=(None, -3.0), top_input=((), *top)), **options) == []
+    assert found(answered(input_logprobs=(None, -3.0), top_input=((), ())), **options)
+
+
 def test_logprobs_that_were_not_asked_for_are_not_missed():
     assert found(answered(output_logprobs=(), input_logprobs=()), logprobs="none") == []
 
