@@ -12,6 +12,10 @@ Positions = tuple[float | None, ...]
 """Logprobs in nats, position by position; None where there is none."""
 
 
+Tops = tuple[tuple[tuple[float, int], ...], ...]
+"""Position by position, the best tokens' logprobs and ids."""
+
+
 @dataclass(frozen=True)
 class Said:
     """One answer.
@@ -32,8 +36,8 @@ class Said:
     prompt_tokens: int
     output_logprobs: Positions = ()
     input_logprobs: Positions = ()
-    top_input: tuple[tuple[tuple[float, int], ...], ...] = ()
-    top_output: tuple[tuple[tuple[float, int], ...], ...] = ()
+    top_input: Tops = ()
+    top_output: Tops = ()
 
     @classmethod
     def from_response(cls, response: Mapping[str, Any]) -> Said:
@@ -128,13 +132,9 @@ def _differences(
     if request.top_logprobs:
         tops = [("top output", said.top_output[:agreeing], expected.top_output[:agreeing])]
         if request.logprobs == "input" and whole:
-            asked_for = expected.top_input[request.logprob_start :]
-            if said.top_input[:1] == ((),):  # as for logprobs: the first of those asked for may have none
-                asked_for = ((), *asked_for[1:])
-            tops.append(("top input", said.top_input, asked_for))
+            tops.append(("top input", said.top_input, expected.top_input[request.logprob_start :]))
         for name, ranked, right in tops:
-            cut = [position[: request.top_logprobs] for position in right]
-            found += _gaps(name, _values(ranked), _values(cut), tolerance, compared)
+            found += _top_gaps(name, ranked, right, request.top_logprobs, tolerance, compared)
     return found
 
 
@@ -157,9 +157,17 @@ def _gaps(
     return []
 
 
-def _values(positions: Sequence[Sequence[tuple[float, int]]]) -> list[float]:
-    """The logprobs alone: tokens with equal logprobs may change places."""
-    return [logprob for position in positions for logprob, _ in position]
+def _top_gaps(name: str, ours: Tops, theirs: Tops, best: int, tolerance: float, compared: Compared) -> list[str]:
+    """Of the ``best`` tokens of each position. The logprobs alone: tokens with equal ones may change places."""
+    if len(ours) != len(theirs):
+        return [f"{name} logprobs of {len(ours)} positions, not {len(theirs)}"]
+    for position, (mine, right) in enumerate(zip(ours, theirs, strict=True)):
+        if not mine and not position:
+            continue  # as of the single logprobs
+        values = [logprob for logprob, _ in mine], [logprob for logprob, _ in right[:best]]
+        if wrong := _gaps(f"{name} {position}", *values, tolerance, compared):
+            return wrong
+    return []
 
 
 def _finish(reason: Mapping[str, Any] | None) -> str:
@@ -173,5 +181,5 @@ def _logprobs(entries: Sequence[Sequence[Any]] | None) -> Positions:
     return tuple(entry[0] for entry in entries or ())
 
 
-def _top(positions: Sequence[Sequence[Sequence[Any]] | None] | None) -> tuple[tuple[tuple[float, int], ...], ...]:
+def _top(positions: Sequence[Sequence[Sequence[Any]] | None] | None) -> Tops:
     return tuple(tuple((entry[0], entry[1]) for entry in position or ()) for position in positions or ())

@@ -36,6 +36,6 @@ def test_replays_and_generated_streams_agree_and_nothing_leaks(reference_of, che
         )
     with capsys.disabled():
         print("\n" + table(result, rows=6))
-    assert result.problems == []
+    assert not result.problems, "\n".join(result.problems)
     assert result.streams > len(replays), "no time was left for generated streams"
     assert result.counters["cp_rows_over_topk"]
