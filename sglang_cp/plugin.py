@@ -116,13 +116,15 @@ def _where_it_stands(scheduler: Any) -> str:
     strategy = _per_batch_strategy()
     if strategy is None or strategy.placement is None:
         return ""
-    if strategy.placement.awaited:
-        return (
-            f"CP: this rank waits for {strategy.placement.awaited}: another rank has stopped or died, "
-            "and its own log lines say why."
-        )
     stats = scheduler.cur_batch.prefill_stats if scheduler.cur_batch else None
-    return f"CP: this batch runs as {stats.cp_mode}." if stats and stats.cp_mode else ""
+    mode = stats.cp_mode if stats else None
+    if strategy.latest:  # this one is still being issued
+        decision, rows = strategy.latest
+        mode = mode_text(decision, rows, strategy.cp_size)
+    parts = [f"this batch runs as {mode}"] if mode else []
+    if strategy.placement.awaited:
+        parts += [f"this rank waits for {strategy.placement.awaited}: another rank has stopped, its own log says why"]
+    return f"CP: {'; '.join(parts)}." if parts else ""
 
 
 def _before_serving(scheduler: Any) -> None:

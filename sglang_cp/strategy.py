@@ -188,6 +188,11 @@ class PerBatchInterleaveStrategy(ContextParallelStrategy):
         self._latest = decision, num_tokens
         return decision
 
+    @property
+    def latest(self) -> tuple[Decision, int] | None:
+        """The decision about the extend that is being issued and its new tokens, if one is."""
+        return self._latest
+
     def take_latest(self) -> tuple[Decision, int] | None:
         """The decision about the extend that just ran and its new tokens, once; None if it was no extend."""
         latest, self._latest = self._latest, None

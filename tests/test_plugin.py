@@ -90,22 +90,32 @@ def test_extends_are_recorded_with_metrics_enabled_and_cp_possible(strategy, mon
     assert recorder is None or recorder.made_for == (scheduler, strategy)
 
 
+RUNNING = Decision(True, "threshold reached", "32 >= 8"), 32
+SHARDS = "the shards of attention layer 1 (process group)"
+
+
 @pytest.mark.parametrize(
-    ("awaited", "cp_mode", "told"),
+    ("latest", "issued", "awaited", "told"),
     [
-        ("the shards of attention layer 1 (process group)", None, "CP: this rank waits for the shards of attention"),
-        (None, "cp: 4 x 8 rows (32 >= 8)", "CP: this batch runs as cp: 4 x 8 rows (32 >= 8)."),
-        (None, None, None),
+        (RUNNING, None, None, ["CP: this batch runs as cp: 4 x 8 rows"]),
+        (
+            (Decision(True, "threshold reached", "32 >= 8"), 32),
+            None,
+            SHARDS,
+            [f"rows (32 >= 8); this rank waits for {SHARDS}"],
+        ),
+        (None, "tp (7 < 8)", None, ["CP: this batch runs as tp (7 < 8)."]),
+        (None, None, None, []),
     ],
 )
-def test_the_watchdog_says_what_cp_has_to_do_with_a_batch_that_does_not_end(strategy, awaited, cp_mode, told):
-    strategy.placement = SimpleNamespace(awaited=awaited)
-    scheduler = SimpleNamespace(cur_batch=SimpleNamespace(prefill_stats=SimpleNamespace(cp_mode=cp_mode)))
+def test_the_watchdog_says_what_cp_has_to_do_with_a_batch_that_does_not_end(strategy, latest, issued, awaited, told):
+    strategy.latest, strategy.placement = latest, SimpleNamespace(awaited=awaited)
+    scheduler = SimpleNamespace(cur_batch=SimpleNamespace(prefill_stats=SimpleNamespace(cp_mode=issued)))
     watchdog = SimpleNamespace(dump_info=lambda: "SGLang's")
     plugin._watch(watchdog, scheduler, watchdog_timeout=300)
     first, *ours = watchdog.dump_info().splitlines()
     assert first == "SGLang's"
-    assert [line.startswith(told) for line in ours] == [True] * (told is not None)
+    assert [text in line for text, line in zip(told, ours, strict=True)] == [True] * len(told)
 
 
 @pytest.mark.parametrize("placement", [None, SimpleNamespace(awaited=None)])

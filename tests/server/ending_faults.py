@@ -29,9 +29,15 @@ def before_layer(layer, positions, hidden_states, forward_batch, *_, **__):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB (planted).")
 
 
-def before_pull(source, layer, *_, **__):
-    if layer == 1 and planted(STOPPED):
+class Stopped:
+    """A pull that this rank never takes part in; it stops where it would use the shards."""
+
+    def wait(self):
         os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def around_pull(pull, source, layer, *arguments):
+    return Stopped() if layer == 1 and planted(STOPPED) else pull(source, layer, *arguments)
 
 
 def register() -> None:
@@ -39,4 +45,4 @@ def register() -> None:
 
     HookRegistry.register("sglang.srt.models.deepseek_v2.DeepseekV2DecoderLayer.forward", before_layer, HookType.BEFORE)
     for source in ("source.ProcessGroupSource", "symmetric_memory.SymmetricMemorySource"):
-        HookRegistry.register(f"sglang_cp.weights.{source}.pull", before_pull, HookType.BEFORE)
+        HookRegistry.register(f"sglang_cp.weights.{source}.pull", around_pull, HookType.AROUND)

@@ -19,7 +19,10 @@ def server(request, checkpoint, logs):
 @pytest.mark.parametrize("server", ["stopped"], indirect=True)
 def test_a_rank_that_stops_answering_in_a_pull(server):
     log = server.end_of(ending_faults.STOPPED)
-    assert "CP: this rank waits for the shards of attention layer 1 (process group): another rank has stopped" in log
+    assert (
+        "CP: this batch runs as cp: 2 x 50 rows (100 >= 2); this rank waits for the shards of attention layer 1 "
+        "(process group): another rank has stopped"
+    ) in log
     assert f"Scheduler watchdog timeout (self.watchdog_timeout={WATCHDOG_SECONDS}" in log
 
 
