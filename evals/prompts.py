@@ -20,8 +20,9 @@ LENGTHS = (
 BATCH = (129, 1, 3, 400, 2, 64, 7, 300)
 """One batch: requests shorter than the number of ranks between longer ones."""
 
-PREFIXES = (64, 100, 128, 257)
-"""Cached prefixes in tokens: at page boundaries and inside a page."""
+PREFIXES = (65, 100, 128, 257)
+"""Cached prefixes in tokens: around page boundaries and inside a page. With EAGLE SGLang caches pairs of tokens, so
+that a prefix of 64 tokens would be no whole page."""
 
 
 def tokenize(model: str) -> list[int]:

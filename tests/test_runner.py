@@ -11,7 +11,7 @@ from sglang.srt.model_executor.runner.eager_runner import EagerRunner
 from sglang_cp.extend import CPExtend
 from sglang_cp.layout import TokenLayout
 from sglang_cp.strategy import PerBatchInterleaveStrategy
-from tests.simulated import SimulatedGroup
+from tests.simulated import rows_of
 
 SIZE, ROWS, HIDDEN = 4, 10, 6
 # What the model returns, as multiples of its input: the hidden states, and those of the layers that EAGLE3 or DFlash
@@ -36,7 +36,7 @@ class Strategy(PerBatchInterleaveStrategy):
     def gather_hidden_states(self, x, forward_batch, stream=None):
         factor = next(self.gathered)
         parts = [layout.pad(layout.own(self.complete)) * factor for layout in self.layouts]
-        return CPExtend(self.layouts[self.rank], SimulatedGroup(self.rank, parts), placement=None).gather_rows(x)
+        return CPExtend(self.layouts[self.rank], rows_of(self.rank, parts), placement=None).gather_rows(x)
 
 
 class Model(SimpleNamespace):
@@ -86,6 +86,7 @@ def test_hidden_states_of_all_layers_leave_complete_and_in_token_order(rank, mon
     monkeypatch.setattr(base, "_STRATEGY", Strategy(rank, complete))
     monkeypatch.setattr("sglang.srt.layers.cp.utils.enable_cp_v2", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: None)
+    monkeypatch.setattr("sglang_cp.logits.places", lambda forward_batch: None)  # drafting takes the rows of all tokens
     out = runner._execute_extend(forward_batch)
     assert isinstance(planned[0], CPExtend)  # the attention backend planned for this rank's rows
     assert len(out) == len(FACTORS)

@@ -63,3 +63,10 @@ def test_bad_input_is_refused_before_a_server_starts(arguments, sentence):
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 2
     assert sentence in " ".join(result.output.split())
+
+
+def test_arms_draft_only_with_a_model_that_can(tmp_path):
+    (tmp_path / "config.json").write_text('{"num_nextn_predict_layers": 0}')
+    test_bad_input_is_refused_before_a_server_starts(
+        ["--model", str(tmp_path), "--speculative"], "--speculative needs a NextN layer, which"
+    )

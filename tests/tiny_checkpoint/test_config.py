@@ -40,6 +40,8 @@ from sglang_cp.tiny_checkpoint.vocabulary import VOCAB_SIZE
         ({"index_heads": 0}, "index_heads must be at least 1"),
         ({"index_share": True, "layers": 1}, "index_share needs at least 2 layers"),
         ({"index_share": True, "arch": "deepseek-v32"}, "index_share needs arch glm"),
+        ({"nextn": True, "layers": 1}, "nextn needs at least 2 layers"),
+        ({"nextn": True, "attn_quant": "mxfp4"}, "nextn needs attn_quant none"),
         ({"max_positions": 0}, "max_positions must be at least 1"),
         ({"seed": -1}, "seed must not be negative"),
         ({"attn_quant": "int8"}, "attn_quant must be one of none, block-fp8, quark-fp8, mxfp4"),
