@@ -19,6 +19,10 @@ REFUSED = {
     "tp 1": (["--enable-prefill-cp", "--cp-strategy", "interleave"], "--tp-size is 1: there are no ranks"),
     "tp 3": ([*CP, "--tp-size", "3"], "--tp-size 3 is not supported with CP"),
     "pipeline": ([*CP, "--pp-size", "2"], "--pp-size 2: pipeline parallelism is not supported"),
+    "decode server": (
+        [*CP, "--disaggregation-mode", "decode", "--disaggregation-transfer-backend", "fake"],
+        "--disaggregation-mode decode runs no extends",
+    ),
     "dp attention": ([*CP, "--dp-size", "2", "--enable-dp-attention"], "DP attention is not supported with CP"),
     "moe a2a": ([*CP, "--moe-a2a-backend", "deepep"], "--moe-a2a-backend deepep is not supported"),
     "attn cp": ([*CP, "--attn-cp-size", "2"], "--attn-cp-size 2 divides attention TP"),
@@ -39,6 +43,7 @@ ACCEPTED = {
     "tp 8": [*CP, "--tp-size", "8"],
     "replicated": [*CP, "--cp-attn-weights", "replicated"],
     "memory saver, auto": [*CP, "--enable-memory-saver"],
+    "prefill server": [*CP, "--disaggregation-mode", "prefill", "--disaggregation-transfer-backend", "fake"],
     "off": ["--tp-size", "2"],
 }
 
@@ -101,7 +106,7 @@ def test_refused_with_a_sentence(name, answers):
     assert REFUSED[name][1] in error
 
 
-@pytest.mark.parametrize(("name", "attn_cp_size"), [("sharded", 1), ("tp 8", 1), ("replicated", 2), ("off", 1)])
+@pytest.mark.parametrize(("name", "attn_cp_size"), [("sharded", 1), ("tp 8", 1), ("prefill server", 1), ("replicated", 2), ("off", 1)])
 def test_attention_tp_is_given_up_for_replicated_weights_only(name, attn_cp_size, answers):
     assert answers[name] == {"attn_cp_size": attn_cp_size}
 
