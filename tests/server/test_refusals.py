@@ -106,7 +106,9 @@ def test_refused_with_a_sentence(name, answers):
     assert REFUSED[name][1] in error
 
 
-@pytest.mark.parametrize(("name", "attn_cp_size"), [("sharded", 1), ("tp 8", 1), ("prefill server", 1), ("replicated", 2), ("off", 1)])
+@pytest.mark.parametrize(
+    ("name", "attn_cp_size"), [("sharded", 1), ("tp 8", 1), ("prefill server", 1), ("replicated", 2), ("off", 1)]
+)
 def test_attention_tp_is_given_up_for_replicated_weights_only(name, attn_cp_size, answers):
     assert answers[name] == {"attn_cp_size": attn_cp_size}
 
