@@ -43,7 +43,7 @@ ACCEPTED = {
     "tp 8": [*CP, "--tp-size", "8"],
     "replicated": [*CP, "--cp-attn-weights", "replicated"],
     "memory saver, auto": [*CP, "--enable-memory-saver"],
-    "prefill server": [*CP, "--disaggregation-mode", "prefill", "--disaggregation-transfer-backend", "fake"],
+    "prefill server": [*CP, "--disaggregation-mode", "prefill", "--disaggregation-transfer-backend", "nixl"],
     "off": ["--tp-size", "2"],
 }
 

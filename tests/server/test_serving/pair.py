@@ -121,7 +121,8 @@ class Pair:
 
 def assert_same(got: Any, expected: Any) -> None:
     """Two answers of /generate, or lists of them, say the same; floats up to MAX_NOISE."""
-    assert _difference(_answer(got), _answer(expected)) is None
+    difference = _difference(_answer(got), _answer(expected))
+    assert difference is None, difference
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

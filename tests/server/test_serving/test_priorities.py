@@ -37,7 +37,7 @@ def test_the_urgent_request_gets_the_room_of_running_ones(pair, tokens):
     extends = Counting(pair.candidate)
     many, few = greedy(16), greedy(3)
     with ThreadPoolExecutor(2) as pool:
-        asked = pool.submit(pair.candidate.generate, input_ids=casual, sampling_params=many, priority=[0] * SLOTS)
+        asked = pool.submit(pair.candidate.generate, input_ids=casual, sampling_params=many, priority=0)
         wait_until(lambda: extends().cp_rows + extends().tp_rows >= sum(map(len, casual)))
         answer = pool.submit(pair.candidate.generate, input_ids=urgent, sampling_params=few, priority=100).result()
         others = asked.result()
