@@ -67,11 +67,6 @@ def launch_problems(args: Any) -> Iterator[str]:
             yield f"--nnodes {args.nnodes}: symmetric memory ends at the host, leave --cp-shard-source at auto."
     if args.pp_size > 1:
         yield f"--pp-size {args.pp_size}: pipeline parallelism is not supported with CP, use --pp-size 1."
-    if args.disaggregation_mode == "decode":
-        yield (
-            "--disaggregation-mode decode runs no extends that could be dealt out: leave --enable-prefill-cp off here, "
-            "and give it to the prefill servers."
-        )
     view = args._resolved()
     if view.enable_dp_attention or args.dp_size > 1:
         yield "DP attention is not supported with CP: leave --enable-dp-attention off and --dp-size at 1."

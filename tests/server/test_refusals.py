@@ -19,10 +19,6 @@ REFUSED = {
     "tp 1": (["--enable-prefill-cp", "--cp-strategy", "interleave"], "--tp-size is 1: there are no ranks"),
     "tp 3": ([*CP, "--tp-size", "3"], "--tp-size 3 is not supported with CP"),
     "pipeline": ([*CP, "--pp-size", "2"], "--pp-size 2: pipeline parallelism is not supported"),
-    "decode server": (
-        [*CP, "--disaggregation-mode", "decode", "--disaggregation-transfer-backend", "fake"],
-        "--disaggregation-mode decode runs no extends",
-    ),
     "dp attention": ([*CP, "--dp-size", "2", "--enable-dp-attention"], "DP attention is not supported with CP"),
     "moe a2a": ([*CP, "--moe-a2a-backend", "deepep"], "--moe-a2a-backend deepep is not supported"),
     "attn cp": ([*CP, "--attn-cp-size", "2"], "--attn-cp-size 2 divides attention TP"),
@@ -46,6 +42,8 @@ ACCEPTED = {
     "prefill server": [*CP, "--disaggregation-mode", "prefill", "--disaggregation-transfer-backend", "nixl"],
     "off": ["--tp-size", "2"],
 }
+
+DECODE_SERVER = [*CP, "--disaggregation-mode", "decode", "--disaggregation-transfer-backend", "fake"]
 
 READER = """
 import json, sys
@@ -92,6 +90,7 @@ def answers(checkpoint, tmp_path_factory):
     paths = {"NOT_DSA": str(not_dsa), "SIX_HEADS": str(six_heads)}
 
     launches = {name: argv for name, (argv, _) in REFUSED.items()} | ACCEPTED
+    launches["decode server"] = DECODE_SERVER
     launches = {
         name: ["--model-path", str(checkpoint("glm")), "--device", "cpu", *(paths.get(word, word) for word in argv)]
         for name, argv in launches.items()
