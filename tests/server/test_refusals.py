@@ -39,8 +39,11 @@ ACCEPTED = {
     "tp 8": [*CP, "--tp-size", "8"],
     "replicated": [*CP, "--cp-attn-weights", "replicated"],
     "memory saver, auto": [*CP, "--enable-memory-saver"],
+    "prefill server": [*CP, "--disaggregation-mode", "prefill", "--disaggregation-transfer-backend", "nixl"],
     "off": ["--tp-size", "2"],
 }
+
+DECODE_SERVER = [*CP, "--disaggregation-mode", "decode", "--disaggregation-transfer-backend", "fake"]
 
 READER = """
 import json, sys
@@ -87,6 +90,7 @@ def answers(checkpoint, tmp_path_factory):
     paths = {"NOT_DSA": str(not_dsa), "SIX_HEADS": str(six_heads)}
 
     launches = {name: argv for name, (argv, _) in REFUSED.items()} | ACCEPTED
+    launches["decode server"] = DECODE_SERVER
     launches = {
         name: ["--model-path", str(checkpoint("glm")), "--device", "cpu", *(paths.get(word, word) for word in argv)]
         for name, argv in launches.items()
@@ -101,7 +105,9 @@ def test_refused_with_a_sentence(name, answers):
     assert REFUSED[name][1] in error
 
 
-@pytest.mark.parametrize(("name", "attn_cp_size"), [("sharded", 1), ("tp 8", 1), ("replicated", 2), ("off", 1)])
+@pytest.mark.parametrize(
+    ("name", "attn_cp_size"), [("sharded", 1), ("tp 8", 1), ("prefill server", 1), ("replicated", 2), ("off", 1)]
+)
 def test_attention_tp_is_given_up_for_replicated_weights_only(name, attn_cp_size, answers):
     assert answers[name] == {"attn_cp_size": attn_cp_size}
 

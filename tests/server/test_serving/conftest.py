@@ -1,3 +1,5 @@
+import contextlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -6,10 +8,11 @@ from evals.arms import Arm
 from evals.plugins import with_plugin
 from evals.server import running
 from tests.server.test_serving import faults
-from tests.server.test_serving.pair import CHUNK, MIN_TOKENS, POOL_TOKENS, Pair
+from tests.server.test_serving.pair import CHUNK, MIN_TOKENS, POOL_TOKENS, SLOTS, Pair
 
 FLAGS = (
-    *("--max-total-tokens", str(POOL_TOKENS), "--schedule-conservativeness", "0.1"),
+    *("--max-total-tokens", str(POOL_TOKENS), "--max-running-requests", str(SLOTS)),
+    *("--schedule-conservativeness", "0.1"),  # take requests in although they may not fit to their end
     *("--enable-return-hidden-states", "--enable-streaming-session", "--enable-priority-scheduling"),
 )
 # Upstream's own accounting of the pool's pages after every batch, on every rank: a page too few ends the server.
@@ -31,8 +34,6 @@ def expected() -> dict:
 @pytest.fixture(scope="package")
 def pair_with(fault_file, expected, reference_of, checkpoint, logs):
     """A context manager: the pair of the reference and a server with CP of the given placement."""
-    import contextlib
-    from dataclasses import replace
 
     @contextlib.contextmanager
     def start(placement):

@@ -18,6 +18,8 @@ MIN_TOKENS = 200
 """``--cp-min-tokens``: requests shorter than it run as plain TP unless they share a batch."""
 POOL_TOKENS = 24 * 64
 """``--max-total-tokens``: 24 pages."""
+SLOTS = 6
+"""``--max-running-requests``."""
 MAX_NOISE = 1e-5
 """Largest difference of a logprob (nats) or of a normed hidden state that a change of parallelism alone makes."""
 WAIT_S = 60.0
@@ -119,7 +121,8 @@ class Pair:
 
 def assert_same(got: Any, expected: Any) -> None:
     """Two answers of /generate, or lists of them, say the same; floats up to MAX_NOISE."""
-    assert _difference(_answer(got), _answer(expected)) is None
+    difference = _difference(_answer(got), _answer(expected))
+    assert difference is None, difference
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

@@ -27,9 +27,11 @@ def test_sessions(pair, tokens):
         body = {"capacity_of_str_len": 10_000, "streaming": streaming}
         session = httpx.post(f"{pair.candidate.url}/open_session", json=body, timeout=60).json()
         extends = Counting(pair.candidate)
-        ask = {"sampling_params": greedy(3), "session_params": {"id": session}}
-        opening = pair.candidate.generate(input_ids=first, **ask)
-        answer = pair.candidate.generate(input_ids=second, **ask)
+        turn = {"id": session}
+        opening = pair.candidate.generate(input_ids=first, sampling_params=greedy(3), session_params=turn)
+        if not streaming:
+            turn["rid"] = opening["meta_info"]["id"]
+        answer = pair.candidate.generate(input_ids=second, sampling_params=greedy(3), session_params=turn)
         pair.call("/close_session", session_id=session)
         assert opening["output_ids"] == pair.expected(input_ids=first, sampling_params=greedy(3))["output_ids"]
         whole = [*first, *opening["output_ids"], *second]
