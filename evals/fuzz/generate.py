@@ -61,8 +61,16 @@ def generate(seed: int, index: int) -> Stream:
             prompt = _prompt(dice, prompts)
             prompts.append(prompt)
             requests.append(_request(dice, prompt, 0 if burst else dice.whole(0, 250), logprobs))
-        waves.append(Wave(requests=tuple(requests), flush=number > 0 and dice.chance(0.15)))
+        waves.append(Wave(requests=_comparable(requests), flush=number > 0 and dice.chance(0.15)))
     return Stream(waves=tuple(waves))
+
+
+def _comparable(requests: Sequence[Request]) -> tuple[Request, ...]:
+    """Without penalties in company: SGLang's overlap scheduler applies them one step late unless another request joins
+    the batch in between, with CP off too, so that such an answer depends on timing."""
+    if len(requests) == 1 and requests[0].n == 1:
+        return tuple(requests)
+    return tuple(request.model_copy(update={"frequency_penalty": 0.0}) for request in requests)
 
 
 def _length(dice: _Dice) -> int:

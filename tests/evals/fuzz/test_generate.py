@@ -17,7 +17,7 @@ STREAMS = st.builds(generate, st.integers(0, 2**31), st.integers(0, 10**6))
 
 def test_the_first_hundred_streams_of_seed_0_are_the_same_for_ever():
     text = "\n".join(stream.model_dump_json() for stream in SOME[:100])
-    assert hashlib.sha256(text.encode()).hexdigest()[:32] == "1268527d01292325736f8ebf8eadd068"
+    assert hashlib.sha256(text.encode()).hexdigest()[:32] == "1c92056dcfa81a8e664e4c3eb761b986"
 
 
 @given(st.integers(0, 2**31), st.integers(0, 10**6))
@@ -69,7 +69,7 @@ def test_the_boundaries_are_those_of_the_checkpoint():
         "periodic": (lambda r: any(piece.period for piece in r.prompt), 100),
         "stop": (lambda r: r.stop or r.stop_token_ids, 500),
         "stops only after some tokens": (lambda r: r.min_new_tokens, 150),
-        "penalty": (lambda r: r.frequency_penalty, 150),
+        "penalty": (lambda r: r.frequency_penalty, 50),
         "streamed": (lambda r: r.stream, 800),
         "input logprobs": (lambda r: r.logprobs == "input", 300),
         "no logprobs": (lambda r: r.logprobs == "none", 300),
@@ -84,3 +84,11 @@ def test_streams_have_waves_and_flushes():
     assert {len(stream.waves) for stream in SOME} == {1, 2, 3}
     assert sum(wave.flush for stream in SOME for wave in stream.waves) > 50
     assert max(len(wave.requests) for stream in SOME for wave in stream.waves) == 7
+
+
+def test_penalties_come_alone():
+    """Found as false alarms of seed 1, streams 225 to 1002: SGLang's own answer then depends on timing."""
+    waves = [wave for index in range(400) for wave in generate(1, index).waves]
+    penalized = [wave for wave in waves if any(request.frequency_penalty for request in wave.requests)]
+    assert penalized
+    assert all(len(wave.requests) == 1 and wave.requests[0].n == 1 for wave in penalized)
