@@ -26,7 +26,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from evals.arms import tiny_model
 from evals.fuzz.arms import FUZZ_ARMS, MODELS, reference
 from evals.fuzz.bench import TOLERANCE_NATS, check, judge_all, settle
-from evals.fuzz.generate import generate
+from evals.fuzz.generate import generate, without_penalties
 from evals.fuzz.play import connect, play
 from evals.fuzz.reference import Reference
 from evals.fuzz.results import versions
@@ -141,7 +141,7 @@ async def _traffic(
     async def player() -> None:
         while time.monotonic() < until and not result.problems:
             number = next(numbers)
-            prepared = await asyncio.to_thread(oracle.prepare, streams(number))
+            prepared = await asyncio.to_thread(oracle.prepare, without_penalties(streams(number)))
             outcomes = await play(client, prepared.stream, prepared.prompts, limit)
             found = judge_all(prepared, outcomes, TOLERANCE_NATS, result.compared)
             result.problems += [f"Stream {number}, {sentence}." for sentence in found]

@@ -70,6 +70,17 @@ def _comparable(requests: Sequence[Request]) -> tuple[Request, ...]:
     the batch in between, with CP off too, so that such an answer depends on timing."""
     if len(requests) == 1 and requests[0].n == 1:
         return tuple(requests)
+    return _without_penalty(requests)
+
+
+def without_penalties(stream: Stream) -> Stream:
+    """The stream as it can be compared while others are played."""
+    return Stream(
+        waves=tuple(wave.model_copy(update={"requests": _without_penalty(wave.requests)}) for wave in stream.waves)
+    )
+
+
+def _without_penalty(requests: Sequence[Request]) -> tuple[Request, ...]:
     return tuple(request.model_copy(update={"frequency_penalty": 0.0}) for request in requests)
 
 

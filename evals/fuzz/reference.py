@@ -36,7 +36,8 @@ class Prepared:
 
 
 class Reference:
-    """The reference server's answers. Greedy answers do not depend on company: requests are asked together.
+    """The reference server's answers. Greedy answers do not depend on company: requests are asked together, but for
+    those with a penalty.
 
     Args:
         url: of plain SGLang at tp 1 with CP off and no radix cache.
@@ -63,9 +64,12 @@ class Reference:
             # Turns first, one after the other: a prompt is known when the answers in it are.
             for request in stream.requests:
                 prompts[request] = await self._ids(client, request)
-            asking = [self._answer(client, prompt, request) for request, prompt in prompts.items()]
-            said = await asyncio.gather(*asking) if together else [await one for one in asking]
-        return Prepared(stream, prompts, dict(zip(prompts, said, strict=True)))
+            # Those whose answer depends on company (see generate) first, each alone.
+            alone = [request for request in prompts if request.frequency_penalty or not together]
+            expected = {request: await self._answer(client, prompts[request], request) for request in alone}
+            others = [request for request in prompts if request not in expected]
+            said = await asyncio.gather(*(self._answer(client, prompts[request], request) for request in others))
+        return Prepared(stream, prompts, expected | dict(zip(others, said, strict=True)))
 
     async def _ids(self, client: httpx.AsyncClient, request: Request) -> tuple[int, ...]:
         ids: tuple[int, ...] = ()

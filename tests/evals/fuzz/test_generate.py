@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evals.fuzz.generate import LARGE, LONGEST, PAGE, SMALL, generate
+from evals.fuzz.generate import LARGE, LONGEST, PAGE, SMALL, generate, without_penalties
 from evals.fuzz.streams import Stream
 from sglang_cp.tiny_checkpoint.config import TinyConfig
 
@@ -92,3 +92,12 @@ def test_penalties_come_alone():
     penalized = [wave for wave in waves if any(request.frequency_penalty for request in wave.requests)]
     assert penalized
     assert all(len(wave.requests) == 1 and wave.requests[0].n == 1 for wave in penalized)
+
+
+@given(STREAMS)
+def test_without_penalties_all_else_is_as_it_was(stream):
+    text = without_penalties(stream).model_dump_json(exclude_defaults=True)
+    assert "penalty" not in text
+    assert without_penalties(stream).size == stream.size
+    if not any(request.frequency_penalty for request in stream.requests):
+        assert without_penalties(stream) == stream

@@ -1,5 +1,6 @@
 """The reference is asked for each request once, whole, and answers the turns in prompts first."""
 
+import asyncio
 import json
 
 import httpx
@@ -14,13 +15,25 @@ from tests.evals.fuzz.examples import request, stream
 
 
 @pytest.fixture
-def asked(monkeypatch):
+def company():
+    """How many requests ran as each began, itself included."""
+    return []
+
+
+@pytest.fixture
+def asked(monkeypatch, company):
     """What the reference was asked; it continues a prompt of n tokens with n, n + 1, ..."""
     bodies = []
 
-    def handle(got):
+    running: list[int] = []
+
+    async def handle(got):
         body = json.loads(got.content)
         bodies.append(body)
+        running.append(1)
+        company.append(len(running))
+        await asyncio.sleep(0.01)
+        running.pop()
         length = len(body["input_ids"])
         if length == 13:
             return httpx.Response(400, text="unlucky")
@@ -69,3 +82,11 @@ def test_a_turn_is_what_it_answered(asked):
 def test_a_refusal_names_the_reference(asked):
     with pytest.raises(ServerError, match="the reference answered 400: unlucky"):
         Reference("http://reference").prepare(stream(request(13)))
+
+
+def test_a_request_with_a_penalty_is_asked_alone(asked, company):
+    others = [request(41), request(42)]
+    prepared = Reference("http://reference").prepare(stream(others[0], request(frequency_penalty=0.5), others[1]))
+    assert [len(body["input_ids"]) for body in asked] == [40, 41, 42]
+    assert company == [1, 1, 2]
+    assert set(prepared.expected) == set(prepared.prompts)
