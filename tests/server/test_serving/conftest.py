@@ -8,10 +8,10 @@ from evals.arms import Arm
 from evals.plugins import with_plugin
 from evals.server import running
 from tests.server.test_serving import faults
-from tests.server.test_serving.pair import CHUNK, MIN_TOKENS, POOL_TOKENS, SLOTS, Pair
+from tests.server.test_serving.pair import CHUNK, MIN_TOKENS, POOL_TOKENS, Pair
 
 FLAGS = (
-    *("--max-total-tokens", str(POOL_TOKENS), "--max-running-requests", str(SLOTS)),
+    *("--max-total-tokens", str(POOL_TOKENS)),
     *("--schedule-conservativeness", "0.1"),  # take requests in although they may not fit to their end
     *("--enable-return-hidden-states", "--enable-streaming-session", "--enable-priority-scheduling"),
 )

@@ -18,8 +18,6 @@ MIN_TOKENS = 200
 """``--cp-min-tokens``: requests shorter than it run as plain TP unless they share a batch."""
 POOL_TOKENS = 24 * 64
 """``--max-total-tokens``: 24 pages."""
-SLOTS = 6
-"""``--max-running-requests``."""
 MAX_NOISE = 1e-5
 """Largest difference of a logprob (nats) or of a normed hidden state that a change of parallelism alone makes."""
 WAIT_S = 60.0
