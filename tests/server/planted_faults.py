@@ -14,10 +14,10 @@ FAULTS = {
     "o_proj reduced twice": "sglang_cp.weights.projections.RowProjection.__call__",
     "positions not sharded": "sglang_cp.strategy.PerBatchInterleaveStrategy.shard_position_ids",
     "gathered rows left in rank order": "sglang_cp.rows.ProcessGroupRows.all_gather_dealt",
-    "shards in the wrong rank order": "sglang_cp.weights.shards.Shard.by_rank",
+    "shards in the wrong rank order": "sglang_cp.weights.pipeline.WeightPipeline._views_of",
     "one rank's padding row not dropped from its neighbours": "sglang_cp.layout.TokenLayout.own",
     "pool written with local rows only": "sglang_cp.extend.CPExtend.gather_rows",
-    "next layer's pull into the buffer in use": "sglang_cp.weights.buffers.WeightBuffers.places",
+    "next layer's pull into the buffer in use": "sglang_cp.weights.pipeline.WeightPipeline._views_of",
 }
 DISAGREEMENT = "one rank decides for itself"
 FILE = "PLANTED_FAULT_FILE"
@@ -54,9 +54,10 @@ def rank_order(result, rows, local):
     return result.unflatten(0, (len(local), -1)).transpose(0, 1).flatten(0, 1)
 
 
-def wrong_rank_order(result, shard, gathered):
+def wrong_rank_order(views, pipeline, layer, shards):
     # Of one weight only: heads that change places everywhere are still the same heads.
-    return result.flip(0) if shard.name == "o_proj.weight" else result
+    name = "o_proj.weight"
+    return views._replace(weights={**views.weights, name: views.weights[name].flip(0)})
 
 
 def neighbours_rows(result, layout, rows):
@@ -76,11 +77,12 @@ def local_rows_only(result, extend, local):
     return torch.where(mine.view(-1, *[1] * (result.dim() - 1)), result, 0)
 
 
-def one_buffer(result, buffers, layer, shards):
-    return {
-        name: buffers._slots[0][place.storage_offset() :][: place.numel()].view_as(place)
-        for name, place in result.items()
+def one_buffer(views, pipeline, layer, shards):
+    first = pipeline._buffers._slots[0]
+    places = {
+        name: first[place.storage_offset() :][: place.numel()].view_as(place) for name, place in views.places.items()
     }
+    return views._replace(places=places, weights={shard.name: shard.by_rank(places[shard.name]) for shard in shards})
 
 
 BODIES = dict(
