@@ -70,7 +70,7 @@ def sampling(pid: int, interval_s: float) -> Iterator[list[Sample]]:
 
 
 def growth(samples: Sequence[Sample], warm_up_s: float) -> float:
-    """By which share a server's own memory grew past the first ``warm_up_s`` seconds: a robust (Theil-Sen) slope over that time.
+    """By which share own memory grew past the first ``warm_up_s`` seconds: a robust (Theil-Sen) slope over that time.
 
     Raises:
         ValueError: with fewer than LEAST_SAMPLES samples past it.
