@@ -86,7 +86,7 @@ def soak(
         server: the CP server; its pid is known.
         oracle: of the reference, which keeps its answers.
         streams: from 0, 1, 2, ... to what is played.
-        first: by name, streams that are played before all others, each alone.
+        first: by name, streams that are played before the time begins, each alone.
         warm_up: share of the time in which memory may grow.
         pause_s: seconds of traffic between two pauses.
         interval_s: seconds between two samples of memory.
@@ -95,28 +95,31 @@ def soak(
     if server.pid is None:
         raise ValueError(f"{server.name} was not started here: its memory cannot be seen")
     result = Soak(minutes)
-    ends = time.monotonic() + 60 * minutes
     numbers = itertools.count()
-    before = server.cp_counters()
-    with sampling(server.pid, interval_s) as samples:
-        try:
-            for name, stream in (first or {}).items():
-                verdict = check(server, oracle.prepare(stream))
-                result.problems += [f"{name}, {sentence}." for sentence in verdict.found]
-                result.compared.add(verdict.compared)
-                result.count(stream)
+    samples: list[Sample] = []
+    try:
+        before = server.cp_counters()
+        for name, stream in (first or {}).items():
+            verdict = check(server, oracle.prepare(stream))
+            result.problems += [f"{name}, {sentence}." for sentence in verdict.found]
+            result.compared.add(verdict.compared)
+            result.count(stream)
+        ends = time.monotonic() + 60 * minutes
+        with sampling(server.pid, interval_s) as samples:
             while time.monotonic() < ends and not result.problems:
                 until = min(ends, time.monotonic() + pause_s)
                 asyncio.run(_traffic(server.url, oracle, streams, numbers, until, result, on))
                 settle(server)
                 result.pauses += 1
-            after = server.cp_counters()
-            result.counters = {name: after[name] - before[name] for name in after}
-            if not result.counters["cp_extends"]:
-                result.problems.append("No extend was dealt out: CP did not take part.")
-        except ServerError as error:
-            result.problems.append(f"{error}")
+        after = server.cp_counters()
+        result.counters = {name: after[name] - before[name] for name in after}
+        if not result.counters["cp_extends"]:
+            result.problems.append("No extend was dealt out: CP did not take part.")
+    except ServerError as error:
+        result.problems.append(f"{error}")
     result.samples = samples
+    if result.problems:
+        return result
     try:
         result.grown = growth(samples, warm_up * 60 * minutes)
     except ValueError as error:
@@ -155,9 +158,9 @@ async def _traffic(
 def table(result: Soak, rows: int = 12) -> str:
     """Memory over time and the counts, in Markdown."""
     step = max(1, len(result.samples) // rows)
-    lines = ["| minute | processes | RSS, MiB | PSS, MiB |", "|---:|---:|---:|---:|"]
+    lines = ["| minute | processes | RSS, MiB | own memory, MiB |", "|---:|---:|---:|---:|"]
     for sample in result.samples[step - 1 :: step]:
-        sizes = f"{sample.rss / 2**20:,.1f} | {sample.pss / 2**20:,.1f}"
+        sizes = f"{sample.rss / 2**20:,.1f} | {sample.own / 2**20:,.1f}"
         lines.append(f"| {sample.seconds / 60:.1f} | {sample.processes} | {sizes} |")
     compared = result.compared
     return "\n".join(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]
 from scipy import stats
@@ -18,24 +20,33 @@ LEAST_SAMPLES = 5
 class Sample:
     """Seconds since sampling began, and the sums over all processes in bytes.
 
-    ``rss`` counts a page once for each process that has it, ``pss`` once in all.
+    ``rss`` counts a page once for each process that has it. ``own`` counts anonymous and shared memory, a page once in
+    all; pages of files are left out, for how much of them falls to a process depends on what else runs on the machine.
     """
 
     seconds: float
     processes: int
     rss: int
-    pss: int
+    own: int
 
 
 def measure(pid: int, since: float) -> Sample:
     """Of a process and all that it started. ``since``: a time of ``time.monotonic``."""
-    processes = rss = pss = 0
+    processes = rss = own = 0
     for process in _tree(pid):
-        # One that ends meanwhile counts as nothing.
-        with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
-            memory = process.memory_full_info()
-            processes, rss, pss = processes + 1, rss + memory.rss, pss + memory.pss
-    return Sample(round(time.monotonic() - since, 1), processes, rss, pss)
+        # One that ends meanwhile, or has ended, counts as nothing.
+        with contextlib.suppress(OSError):
+            sizes = _sizes(Path(f"/proc/{process.pid}/smaps_rollup").read_text())
+            if "Rss" in sizes:
+                processes += 1
+                rss += sizes["Rss"]
+                own += sizes["Pss_Anon"] + sizes["Pss_Shmem"]
+    return Sample(round(time.monotonic() - since, 1), processes, rss, own)
+
+
+def _sizes(rollup: str) -> dict[str, int]:
+    """Bytes by name from the text of a smaps_rollup."""
+    return {name: int(kib) << 10 for name, kib in re.findall(r"^(\w+): +(\d+) kB$", rollup, re.MULTILINE)}
 
 
 @contextlib.contextmanager
@@ -59,7 +70,7 @@ def sampling(pid: int, interval_s: float) -> Iterator[list[Sample]]:
 
 
 def growth(samples: Sequence[Sample], warm_up_s: float) -> float:
-    """By which share PSS grew past the first ``warm_up_s`` seconds: a robust (Theil-Sen) slope over that time.
+    """By which share own memory grew past the first ``warm_up_s`` seconds: a robust (Theil-Sen) slope over that time.
 
     Raises:
         ValueError: with fewer than LEAST_SAMPLES samples past it.
@@ -68,7 +79,7 @@ def growth(samples: Sequence[Sample], warm_up_s: float) -> float:
     if len(past) < LEAST_SAMPLES:
         raise ValueError(f"{len(past)} samples past {warm_up_s:.0f} s say nothing about growth")
     seconds = [sample.seconds for sample in past]
-    slope, intercept = stats.theilslopes([sample.pss for sample in past], seconds)[:2]
+    slope, intercept = stats.theilslopes([sample.own for sample in past], seconds)[:2]
     return float(slope * (seconds[-1] - seconds[0]) / (intercept + slope * seconds[0]))
 
 

@@ -8,4 +8,9 @@ settings.load_profile("suite")
 
 
 def pytest_addoption(parser):
-    parser.addoption("--soak-minutes", type=float, default=3.0, help="Traffic of tests/server/test_parity_fuzz.py.")
+    parser.addoption(
+        "--soak-minutes",
+        type=float,
+        default=2.25,
+        help="Traffic after the replays of tests/server/test_parity_fuzz.py.",
+    )

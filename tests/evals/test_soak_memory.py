@@ -1,5 +1,6 @@
 """Memory of a process tree, and growth told from noise."""
 
+import mmap
 import os
 import subprocess
 import sys
@@ -59,7 +60,7 @@ def test_a_child_s_memory_counts():
         child.kill()
         child.wait()
     assert after.processes == before.processes + 1
-    assert after.pss - before.pss > 60 << 20
+    assert after.own - before.own > 60 << 20
     assert measure(child.pid, 0.0).processes == 0
 
 
@@ -71,3 +72,14 @@ def test_samples_come_at_their_interval():
     assert [sample.seconds for sample in taken] == sorted(sample.seconds for sample in taken)
     time.sleep(0.1)
     assert len(taken) == count
+
+
+def test_what_files_share_with_other_programs_does_not_count(tmp_path):
+    """A library's pages fall to fewer processes when another program ends, and PSS rises."""
+    (tmp_path / "library").write_bytes(b"x" * (64 << 20))
+    before = measure(os.getpid(), 0.0)
+    with (tmp_path / "library").open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+        assert sum(mapped[::4096]) > 0
+        after = measure(os.getpid(), 0.0)
+    assert after.rss - before.rss > 60 << 20
+    assert after.own - before.own < 8 << 20

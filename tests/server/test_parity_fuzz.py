@@ -1,4 +1,4 @@
-"""Three minutes of traffic at one CP server: the replays one by one, then generated streams, all compared.
+"""About three minutes of traffic at one CP server: the replays one by one, then generated streams, all compared.
 
 After ``test_parity``, whose reference it shares. ``--soak-minutes`` sets the time.
 """
@@ -15,8 +15,8 @@ from evals.soak import soak, table
 REPLAYS = sorted((Path(__file__).parents[1] / "replays").glob("*.json"))
 ARM = next(arm for arm in FUZZ_ARMS if arm.name == "tp2-sharded-96")
 SEED = 7
-WARM_UP = 0.4
-"""The replays, and the largest batches, are seen first."""
+WARM_UP = 0.3
+"""The replays came before; the largest batches come in this share of the time."""
 
 
 def test_replays_and_generated_streams_agree_and_nothing_leaks(reference_of, checkpoint, logs, request, capsys):
