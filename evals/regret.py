@@ -169,6 +169,8 @@ def _check(
     url: str | None, tp: int | None, rounds: int, calibration: Path | None, times: Path | None, output: Path | None
 ) -> None:
     """Raise UsageError for options that do not go together, before anything is started."""
+    if url == "":
+        raise UsageError("--url is empty: give http://HOST:PORT, or leave it out to start a tiny server here.")
     if times is not None and calibration is None:
         raise UsageError("--times are judged with a calibration: give it with --calibration.")
     if url is not None and calibration is not None:
@@ -181,6 +183,11 @@ def _check(
         raise UsageError(f"--tp is {tp}: use one of {', '.join(map(str, SUPPORTED_TP_SIZES))}.")
     if output is not None:
         check_place(output)
+        if any(
+            given is not None and given.exists() and output.exists() and output.samefile(given)
+            for given in (calibration, times)
+        ):
+            raise UsageError(f"--output {output} would replace what is read: name another file.")
 
 
 def _from_files(calibration: Path, times: Path | None) -> list[Regret]:

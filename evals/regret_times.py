@@ -10,8 +10,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, RootModel, ValidationError
 
-from sglang_cp.calibration.requests import NewTokens, Times
-from sglang_cp.cost.calibration import Coefficient, Seconds, Tokens
+from sglang_cp.calibration.requests import Times
+from sglang_cp.cost.calibration import Coefficient, NewTokens, Seconds, Tokens
 from sglang_cp.cost.files import write_whole
 from sglang_cp.cost.shape import ExtendShape
 from sglang_cp.errors import UsageError

@@ -11,7 +11,7 @@ from sglang.srt.speculative.eagle_info import EagleDraftExtendInput
 
 from sglang_cp import strategy as strategy_module
 from sglang_cp.cost.calibration import Calibration, CalibrationKey, MeasuredExtend
-from sglang_cp.cost.terms import Mode
+from sglang_cp.cost.terms import TERMS, Mode
 from sglang_cp.counters import Counters
 from sglang_cp.decision import Decision
 from sglang_cp.extend import CPExtend
@@ -203,9 +203,14 @@ def calibration(**coefficients):
     key = CalibrationKey(
         device="d", model={}, dtype="float32", kv_cache_dtype="float32", tp=TP_SIZE, shard_source="s", versions={}
     )
-    measured = MeasuredExtend(extend_lens=[8], prefix_lens=[0], mode="tp", seconds=1.0)
+    measured = [MeasuredExtend(extend_lens=[8], prefix_lens=[0], mode=mode, seconds=1.0) for mode in ("tp", "cp")]
     return Calibration(
-        key=key, index_topk=4, pull_seconds=0.0, host_seconds={}, coefficients=coefficients, measurements=[measured]
+        key=key,
+        index_topk=4,
+        pull_seconds=0.0,
+        host_seconds={},
+        coefficients={**dict.fromkeys(TERMS, 0.0), **coefficients},
+        measurements=measured,
     )
 
 

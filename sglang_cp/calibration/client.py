@@ -81,6 +81,8 @@ class MeasuringClient:
     def _answering(self) -> Iterator[None]:
         try:
             yield
+        except httpx.HTTPStatusError as error:
+            raise _refused(self._url, error.response) from error
         except httpx.HTTPError as error:
             raise _no_answer(self._url, error) from error
 
@@ -105,5 +107,16 @@ def calibration_of(state: dict[str, Any]) -> Calibration | None:
     return None if measured is None else loads(json.dumps(measured), "The server's calibration")
 
 
+def _refused(url: str, answer: httpx.Response) -> UsageError:
+    """What to do about an answer that is none."""
+    way_out = {401: "give its key with --api-key", 403: "give its admin key with --api-key"}.get(
+        answer.status_code,
+        "its log says why" if answer.is_server_error else "give an SGLang server's address with --url",
+    )
+    return UsageError(f"The server at {url} answered {answer.status_code} to {answer.url.path}: {way_out}.")
+
+
 def _no_answer(url: str, error: Exception) -> UsageError:
+    if isinstance(error, httpx.UnsupportedProtocol):
+        return UsageError(f"--url {url!r} is no address of a server: give one that begins with http:// or https://.")
     return UsageError(f"The server at {url} does not answer ({error}): give its address with --url.")

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from sglang_cp.cost.calibration import Seconds, Tokens
+from sglang_cp.cost.calibration import NewTokens, Seconds, Tokens
 from sglang_cp.cost.shape import ExtendShape
 from sglang_cp.errors import UsageError
 
@@ -15,9 +15,6 @@ MOST_ROUNDS = 100
 
 class _Record(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-NewTokens = Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)]
 
 
 class Lengths(_Record):

@@ -17,10 +17,14 @@ from sglang_cp.cost.terms import TERMS, Geometry, Mode
 from sglang_cp.errors import UsageError
 
 _AGAIN = "measure again with `sglang-cp calibrate`"
+_MOST_TOKENS = 10**9
+_HOUR = 3600.0
+"""No extend takes so long, nor does any unit of one."""
 
-Tokens = Annotated[int, Field(ge=0)]
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Coefficient = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Tokens = Annotated[int, Field(ge=0, le=_MOST_TOKENS)]
+NewTokens = Annotated[list[Annotated[int, Field(ge=1, le=_MOST_TOKENS)]], Field(min_length=1)]
+Seconds = Annotated[float, Field(gt=0, le=_HOUR, allow_inf_nan=False)]
+Coefficient = Annotated[float, Field(ge=0, le=_HOUR, allow_inf_nan=False)]
 
 
 class _Record(BaseModel):
@@ -38,7 +42,7 @@ class CalibrationKey(_Record):
     model: dict[str, str | int]
     dtype: str
     kv_cache_dtype: str
-    tp: Annotated[int, Field(ge=2)]
+    tp: Annotated[int, Field(ge=2, le=1024)]
     shard_source: str
     hidden_states_kept: bool = False
     versions: dict[str, str]
@@ -58,7 +62,7 @@ class CalibrationKey(_Record):
 class MeasuredExtend(_Record):
     """One timed extend."""
 
-    extend_lens: list[Tokens]
+    extend_lens: NewTokens
     prefix_lens: list[Tokens]
     mode: Literal["tp", "cp"]
     seconds: Seconds
@@ -88,9 +92,22 @@ class Calibration(_Record):
 
     @model_validator(mode="after")
     def _terms_are_known(self) -> Calibration:
-        unknown = sorted(set(self.coefficients) - set(TERMS))
-        if unknown or not self.coefficients:
-            raise ValueError(f"unknown terms {unknown}" if unknown else "no coefficients")
+        unknown, missing = sorted(set(self.coefficients) - set(TERMS)), sorted(set(TERMS) - set(self.coefficients))
+        if unknown or missing:
+            raise ValueError(f"unknown terms {unknown}" if unknown else f"no coefficient of {', '.join(missing)}")
+        return self
+
+    @model_validator(mode="after")
+    def _measurements_could_tell_them(self) -> Calibration:
+        points = {(tuple(m.extend_lens), tuple(m.prefix_lens), m.mode) for m in self.measurements}
+        for mode in Mode:
+            if not any(point[2] == mode.value for point in points):
+                raise ValueError(f"no extend was measured as {mode.value}")
+        told = sum(coefficient > 0 for coefficient in self.coefficients.values())
+        if not told:
+            raise ValueError("every coefficient is 0")
+        if len(points) < told:
+            raise ValueError(f"{len(points)} measured points are too few for {told} coefficients")
         return self
 
     @classmethod
@@ -104,7 +121,7 @@ class Calibration(_Record):
             index_topk=model.geometry.index_topk,
             pull_seconds=model.pull_seconds,
             host_seconds={mode.value: seconds for mode, seconds in model.host_seconds.items()},
-            coefficients=dict(model.coefficients),
+            coefficients={**dict.fromkeys(TERMS, 0.0), **model.coefficients},
             measurements=[
                 MeasuredExtend(
                     extend_lens=list(m.shape.extend_lens),
@@ -152,7 +169,9 @@ def read_calibration(path: Path, expected: CalibrationKey | None = None) -> Cali
     try:
         text = path.read_bytes()
     except OSError as error:
-        raise UsageError(f"The calibration {path} cannot be read ({error.strerror}): {_AGAIN}.") from error
+        raise UsageError(
+            f"The calibration {path} cannot be read ({error.strerror}): name a file of `sglang-cp calibrate --output`."
+        ) from error
     calibration = loads(text, f"The calibration {path}")
     differences = calibration.key.differences(expected) if expected else []
     if differences:

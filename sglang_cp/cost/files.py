@@ -31,3 +31,8 @@ def check_place(path: Path, option: str = "--output") -> None:
         raise UsageError(f"{option} {path} is a directory: name a file.")
     if not path.parent.is_dir():
         raise UsageError(f"{option} {path} cannot be written: {path.parent} is not a directory.")
+    try:
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise UsageError(f"{option} {path} cannot be written ({error.strerror}): name another place.") from error

@@ -16,7 +16,7 @@ def break_even_tokens(system: System, arm: Arm, output_tokens: int, concurrency:
 
     None if CP off still wins at the longest prompt that the context and the KV pools hold.
     """
-    longest = min(system.context_tokens, *system.pool_tokens.values()) - output_tokens
+    longest = min([system.context_tokens, *system.pool_tokens.values()]) - output_tokens
 
     def wins(tokens: int) -> bool:
         return effect(system, arm, Workload(tokens, output_tokens, concurrency)) > 0

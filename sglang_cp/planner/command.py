@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from sglang_cp.planner.system import System, Workload
 
 
+_MOST_TPOT_MS = 3.6e6
+
+
 def plan(
     input_len: Annotated[int, typer.Option(help="Prompt tokens of a request.")],
     output_len: Annotated[int, typer.Option(help="Output tokens of a request.")],
@@ -39,10 +42,12 @@ def plan(
 ) -> None:
     """Predict first token, decode, throughput and KV pool with CP off, replicated, sharded and auto."""
     from sglang_cp.planner.plot import check_plot, write_plot
-    from sglang_cp.planner.system import Workload
+    from sglang_cp.planner.system import MOST, Workload
 
-    if (published is None) == (calibration is None):
+    if published is None and calibration is None:
         raise UsageError("Give one of --published and --calibration, so that there is something to plan with.")
+    if published is not None and calibration is not None:
+        raise UsageError("--published and --calibration are two things to plan with: leave one out.")
     workload = Workload(input_len, output_len, concurrency)
     if plot is not None:
         check_plot(plot)
@@ -55,11 +60,13 @@ def plan(
         data, system, made, noise = _from_set(published, tp, workload)
     else:
         assert calibration is not None
-        if tpot_ms is None or not 0 < tpot_ms < float("inf"):
-            raise UsageError("--calibration times extends only: give --tpot-ms, a positive number of milliseconds.")
+        if tpot_ms is None or not 0 < tpot_ms <= _MOST_TPOT_MS:
+            raise UsageError(
+                "--calibration times extends only: give --tpot-ms, a positive number of milliseconds, at most an hour."
+            )
         for name, count in (("--kv-tokens", kv_tokens), ("--chunk", chunk), ("--context", context)):
-            if count is not None and count < 1:
-                raise UsageError(f"{name} is {count}: give a number of tokens of at least 1.")
+            if count is not None and not 1 <= count <= MOST:
+                raise UsageError(f"{name} is {count}: give a number of tokens from 1 to {MOST:,}.")
         system, made, noise = _from_calibration(
             calibration, tp, workload, tpot_ms / 1e3, kv_tokens, chunk or 8192, context or 131072
         )
@@ -107,7 +114,8 @@ def _from_calibration(
 
 def _check_tp(asked: int | None, made_for: int, what: str) -> None:
     if asked is not None and asked != made_for:
-        raise UsageError(f"{what} was made for tp {made_for}, not {asked}: use --tp {made_for}, or measure tp {asked}.")
+        other = f", or measure tp {asked}" if asked > 1 else ""
+        raise UsageError(f"{what} was made for tp {made_for}, not {asked}: use --tp {made_for}{other}.")
 
 
 def _show(made: Plan, as_json: bool) -> None:

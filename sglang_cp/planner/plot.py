@@ -6,7 +6,7 @@ import io
 import math
 from pathlib import Path
 
-from sglang_cp.cost.files import write_whole
+from sglang_cp.cost.files import check_place, write_whole
 from sglang_cp.errors import UsageError
 from sglang_cp.planner.arms import Arm
 from sglang_cp.planner.break_even import break_even_tokens
@@ -21,10 +21,9 @@ _COLORS = {Arm.REPLICATED: "tab:orange", Arm.SHARDED: "tab:blue", Arm.AUTO: "tab
 
 def check_plot(path: Path) -> None:
     """Raise UsageError if a plot cannot be made or not be written there."""
-    if path.suffix not in FORMATS:
+    if path.suffix.lower() not in FORMATS:
         raise UsageError(f"--plot {path} is of no known format: use a name that ends in one of {', '.join(FORMATS)}.")
-    if not path.parent.is_dir():
-        raise UsageError(f"--plot {path} cannot be written: {path.parent} is not a directory.")
+    check_place(path, "--plot")
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:

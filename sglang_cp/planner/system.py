@@ -10,13 +10,16 @@ from sglang_cp.planner.arms import Arm
 from sglang_cp.planner.decode import Decode
 from sglang_cp.planner.prefill import Prefill
 
+MOST = 10**9
+"""Of tokens or requests: more than any server sees, and little enough to reckon with."""
+
 
 @dataclass(frozen=True)
 class Workload:
     """Equal requests, each client sending the next when the last is answered.
 
     Raises:
-        UsageError: for a count below 1.
+        UsageError: for a count below 1 or over MOST.
     """
 
     input_tokens: int
@@ -29,8 +32,8 @@ class Workload:
             (self.output_tokens, "output-len", "tokens"),
             (self.concurrency, "concurrency", "requests"),
         ):
-            if value < 1:
-                raise UsageError(f"--{name} is {value}: give a number of {what} of at least 1.")
+            if not 1 <= value <= MOST:
+                raise UsageError(f"--{name} is {value}: give a number of {what} from 1 to {MOST:,}.")
 
     @property
     def tokens(self) -> int:

@@ -17,7 +17,7 @@ class FakeServer:
 
     def __init__(self):
         self.state = {"decides": True, "measured": None, "refused": None, "timed": None}
-        self.accepts, self.with_package = True, True
+        self.accepts, self.with_package, self.status = True, True, 200
         self.asked, self.keys = [], []
 
     def answer(self, path, body):
@@ -41,7 +41,7 @@ def server():
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             fake.keys.append(self.headers.get("Authorization"))
             answer = json.dumps(fake.answer(self.path, json.loads(body or "null"))).encode()
-            self.send_response(200)
+            self.send_response(fake.status)
             self.send_header("Content-Length", str(len(answer)))
             self.end_headers()
             self.wfile.write(answer)

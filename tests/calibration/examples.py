@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sglang_cp.cost.calibration import Calibration, CalibrationKey, MeasuredExtend
+from sglang_cp.cost.terms import TERMS
 
 
 def key(**changes: Any) -> CalibrationKey:
@@ -27,7 +28,7 @@ def cp_from_100_tokens(made_for: CalibrationKey) -> Calibration:
         index_topk=32,
         pull_seconds=0.0,
         host_seconds={},
-        coefficients={"launch_cp": 50e-6, "repeated_rows": 1e-6},
+        coefficients={**dict.fromkeys(TERMS, 0.0), "launch_cp": 50e-6, "repeated_rows": 1e-6},
         measurements=[
             MeasuredExtend(extend_lens=[200], prefix_lens=[0], mode="tp", seconds=200e-6),
             MeasuredExtend(extend_lens=[200], prefix_lens=[0], mode="cp", seconds=120e-6),

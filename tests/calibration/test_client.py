@@ -49,6 +49,16 @@ def test_a_server_without_the_package_is_asked_for_nothing(server, client):
     assert server.asked == []
 
 
+@pytest.mark.parametrize(
+    ("status", "way_out"),
+    [(401, "give its key with --api-key"), (403, "--api-key"), (404, "with --url"), (500, "its log says why")],
+)
+def test_an_answer_that_is_none_has_a_way_out_of_its_own(server, client, status, way_out):
+    server.status = status
+    with pytest.raises(UsageError, match=f"answered {status} to /server_info: .*{way_out}"):
+        client.calibrate()
+
+
 def test_a_server_that_is_none_of_sglangs_is_said_so(server, client, monkeypatch):
     for answer in ([], {}, {"internal_states": []}):
         monkeypatch.setattr(server, "answer", lambda *_, answer=answer: answer)

@@ -1,6 +1,7 @@
 """The calibration file: what goes in comes out to the bit; anything else is refused in one sentence."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -8,7 +9,7 @@ from sglang_cp.cost.calibration import Calibration, CalibrationKey, read_calibra
 from sglang_cp.cost.fit import Fit, Measurement
 from sglang_cp.cost.model import CostModel
 from sglang_cp.cost.shape import ExtendShape
-from sglang_cp.cost.terms import Geometry, Mode
+from sglang_cp.cost.terms import TERMS, Geometry, Mode
 from sglang_cp.errors import UsageError
 
 KEY = CalibrationKey(
@@ -37,7 +38,10 @@ def path(tmp_path):
 
 
 def test_a_fit_comes_back_to_the_bit(path):
-    assert read_calibration(path, KEY).to_fit() == FIT
+    back = read_calibration(path, KEY).to_fit()
+    # A term that was not fitted is 0 in the file: one that lacks a term is broken.
+    complete = {**dict.fromkeys(TERMS, 0.0), **FIT.model.coefficients}
+    assert back == replace(FIT, model=replace(FIT.model, coefficients=complete))
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
@@ -88,7 +92,21 @@ def edited(path, edit):
         (lambda t: t["measurements"][1].update(mode="dp"), "measurements.1.mode"),
         (lambda t: t.update(schema_version=2), "schema_version: Input should be 1"),
         (lambda t: t["coefficients"].update(magic=1.0), "unknown terms ['magic']"),
-        (lambda t: t.update(coefficients={}), "no coefficients"),
+        (lambda t: t.update(coefficients={}), "no coefficient of attention"),
+        (lambda t: t["coefficients"].pop("launch_tp"), "no coefficient of launch_tp"),
+        (lambda t: t["coefficients"].update(dict.fromkeys(t["coefficients"], 0.0)), "every coefficient is 0"),
+        (lambda t: t["coefficients"].update(rows=1e300), "coefficients.rows: Input should be less than"),
+        (lambda t: t.update(pull_seconds=1e308), "pull_seconds: Input should be less than"),
+        (lambda t: t["measurements"][1].update(seconds=1e308), "measurements.1.seconds"),
+        (lambda t: t["measurements"][1].update(extend_lens=[0]), "measurements.1.extend_lens.0"),
+        (lambda t: t["measurements"][1].update(extend_lens=[10**30]), "measurements.1.extend_lens.0"),
+        (lambda t: t["key"].update(tp=10**20), "key.tp"),
+        (lambda t: t.update(measurements=t["measurements"][:1]), "no extend was measured as"),
+        (lambda t: t.update(measurements=t["measurements"][:1] * 9), "no extend was measured as"),
+        (
+            lambda t: t.update(measurements=t["measurements"][:2], coefficients=dict.fromkeys(t["coefficients"], 1e-6)),
+            "too few for 8 coefficients",
+        ),
         (lambda t: t.update(surprise=1), "surprise: Extra inputs are not permitted"),
         (lambda t: t["key"].update(tp="2"), "key.tp: Input should be a valid integer"),
         (lambda t: t.pop("key"), "key: Field required"),

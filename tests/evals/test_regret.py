@@ -158,6 +158,12 @@ def test_times_of_nothing_but_the_calibrations_own_extends_judge_nothing(calibra
     assert "has only extends that" in result.output
 
 
+def test_what_is_read_is_not_replaced(calibration, tmp_path):
+    before = calibration.read_bytes()
+    assert "would replace what is read" in refused("--calibration", calibration, "--output", calibration)
+    assert calibration.read_bytes() == before
+
+
 def test_without_times_the_calibration_is_its_own_judge(calibration):
     result = run("--calibration", calibration)
     assert result.exit_code in (0, 1)
@@ -180,7 +186,8 @@ def refused(*arguments):
         (["--url", "http://127.0.0.1:9", "--calibration", "x.json"], "leave one of --url and --calibration out"),
         (["--url", "http://127.0.0.1:9"], "The server at http://127.0.0.1:9 does not answer"),
         (["--url", "http://127.0.0.1:9", "--tp", "2"], "--tp is of a server that is started here"),
-        (["--url", "nonsense"], "The server at nonsense does not answer"),
+        (["--url", "nonsense"], "--url 'nonsense' is no address of a server"),
+        (["--url", ""], "--url is empty"),
         (["--tp", "3"], "--tp is 3: use one of 2, 4, 8."),
         (["--tp", "0"], "--tp is 0"),
         (["--rounds", "0"], "--rounds is 0: give a number from 1 to 100."),

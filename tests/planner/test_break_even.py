@@ -61,3 +61,9 @@ def test_the_edges():
     assert break_even_tokens(system(), Arm.REPLICATED, system().context_tokens, 1) is None
     free = replace(system().prefill, request_seconds={Arm.OFF: 100.0, Arm.REPLICATED: 0.0})
     assert break_even_tokens(replace(system(), prefill=free), Arm.REPLICATED, 2, 1) == 1
+
+
+def test_without_a_known_kv_pool_the_context_bounds_it():
+    """As with a calibration for which no --kv-tokens was given."""
+    unknown = replace(system(), pool_tokens={})
+    assert break_even_tokens(unknown, Arm.AUTO, 512, 1)

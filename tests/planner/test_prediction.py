@@ -68,10 +68,10 @@ def test_effect_is_relative_to_cp_off():
 @pytest.mark.parametrize(
     ("lens", "sentence"),
     [
-        ((0, 512, 1), "--input-len is 0: give a number of tokens of at least 1."),
+        ((0, 512, 1), "--input-len is 0: give a number of tokens from 1 to."),
         ((-5, 512, 1), "--input-len is -5"),
         ((512, 0, 1), "--output-len is 0"),
-        ((512, 512, 0), "--concurrency is 0: give a number of requests of at least 1."),
+        ((512, 512, 0), "--concurrency is 0: give a number of requests from 1 to."),
     ],
 )
 def test_counts_below_one_are_refused(lens, sentence):
