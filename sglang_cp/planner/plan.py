@@ -121,7 +121,12 @@ def published_basis(published: PublishedSet, system: System, workload: Workload)
     ]
     if published.sweep:
         unfitted = errors(lambda r: r.quantity == "throughput" and not r.fitted)
-        lines.append(f"Predicted, not fitted: the other published throughputs under load, {unfitted}.")
+        lines.append(
+            f"Predicted, not fitted: the other published throughputs under load, {unfitted}; and every first token "
+            "under load: compare the published one above, where there is one."
+        )
+    if workload.concurrency > 1:
+        lines.append("A time per output token includes the waits for other requests' prefills.")
     if not _sharded_is_measured(published):
         lines.append(
             "Extrapolated: sharded and auto, from their construction: decode as CP off, a CP extend as SGLang's CP "
