@@ -14,7 +14,7 @@ from sglang_cp.calibration.requests import Times
 from sglang_cp.cost.calibration import Coefficient, NewTokens, Seconds, Tokens
 from sglang_cp.cost.files import write_whole
 from sglang_cp.cost.shape import ExtendShape
-from sglang_cp.errors import UsageError
+from sglang_cp.errors import UsageError, first_problem
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,8 @@ def read_times(path: Path) -> list[Timed]:
     except OSError as error:
         raise UsageError(f"--times {path} cannot be read ({error.strerror}): measure the grid again.") from error
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"])) or "the file"
-        raise UsageError(f"--times {path} cannot be used ({place}: {first['msg']}): measure the grid again.") from error
+        problem = first_problem(error, "the file")
+        raise UsageError(f"--times {path} cannot be used ({problem}): measure the grid again.") from error
     except ValueError as error:
         raise UsageError(f"--times {path} cannot be used ({error}): measure the grid again.") from error
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+
 
 class SglangCpError(Exception):
     """Base of every error that is reported without a traceback."""
@@ -19,3 +24,10 @@ class PatchStateError(SglangCpError):
     """The SGLang tree is not in the state that is needed: edited, half patched or not patched."""
 
     exit_code = 1
+
+
+def first_problem(error: ValidationError, whole: str = "") -> str:
+    """Where and what, such as ``key.tp: Input should be ...``. ``whole``: the place of what is wrong as a whole."""
+    first = error.errors()[0]
+    place = ".".join(map(str, first["loc"])) or whole
+    return f"{place}: {first['msg']}" if place else str(first["msg"])

@@ -18,7 +18,7 @@ from evals.fuzz.said import Compared, Outcome, judge
 from evals.server import Server, ServerError, ServerSpec, running
 
 TOLERANCE_NATS = 1e-5
-"""Ranks' partial sums are added in float32: plain TP moves logprobs by less than this (measured: 2e-6)."""
+"""Measured: up to 5e-6, and 3.6e-6 between two servers at tp 1 with CP off, of a cause that is not known."""
 _SETTLE_S = 60.0
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from evals.fuzz.streams import Stream
-from sglang_cp.errors import UsageError
+from sglang_cp.errors import UsageError, first_problem
 
 
 class _Value(BaseModel):
@@ -71,9 +71,7 @@ class Replay(_Value):
         except OSError as error:
             raise UsageError(f"{path} cannot be read: {error.strerror}.") from error
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"])) or "the whole"
-            raise UsageError(f"{path} is not a replay of evals.fuzz: {where}: {first['msg']}.") from error
+            raise UsageError(f"{path} is not a replay of evals.fuzz: {first_problem(error, 'the whole')}.") from error
 
     def write(self, path: Path) -> None:
         path.write_text(self.model_dump_json(indent=1, exclude_defaults=True) + "\n")

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from sglang_cp.cost.calibration import NewTokens, Seconds, Tokens
 from sglang_cp.cost.shape import ExtendShape
-from sglang_cp.errors import UsageError
+from sglang_cp.errors import UsageError, first_problem
 
 MOST_ROUNDS = 100
 
@@ -55,6 +55,5 @@ def parsed(asked: Any) -> TimingRequest:
     try:
         return TimingRequest.model_validate(asked)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"])) or "the request"
-        raise UsageError(f"These extends cannot be timed ({place}: {first['msg']}): give other lengths.") from error
+        problem = first_problem(error, "the request")
+        raise UsageError(f"These extends cannot be timed ({problem}): give other lengths.") from error

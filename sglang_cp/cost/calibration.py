@@ -14,15 +14,16 @@ from sglang_cp.cost.fit import Fit, Measurement
 from sglang_cp.cost.model import CostModel
 from sglang_cp.cost.shape import ExtendShape
 from sglang_cp.cost.terms import TERMS, Geometry, Mode
-from sglang_cp.errors import UsageError
+from sglang_cp.errors import UsageError, first_problem
 
 _AGAIN = "measure again with `sglang-cp calibrate`"
-_MOST_TOKENS = 10**9
+MOST_TOKENS = 10**9
+"""More than any server sees, and little enough to reckon with."""
 _HOUR = 3600.0
 """No extend takes so long, nor does any unit of one."""
 
-Tokens = Annotated[int, Field(ge=0, le=_MOST_TOKENS)]
-NewTokens = Annotated[list[Annotated[int, Field(ge=1, le=_MOST_TOKENS)]], Field(min_length=1)]
+Tokens = Annotated[int, Field(ge=0, le=MOST_TOKENS)]
+NewTokens = Annotated[list[Annotated[int, Field(ge=1, le=MOST_TOKENS)]], Field(min_length=1)]
 Seconds = Annotated[float, Field(gt=0, le=_HOUR, allow_inf_nan=False)]
 Coefficient = Annotated[float, Field(ge=0, le=_HOUR, allow_inf_nan=False)]
 
@@ -150,10 +151,7 @@ def loads(text: str | bytes, what: str = "The calibration") -> Calibration:
     try:
         return Calibration.model_validate_json(text)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        problem = f"{place}: {first['msg']}" if place else first["msg"]
-        raise UsageError(f"{what} cannot be used ({problem}): {_AGAIN}.") from error
+        raise UsageError(f"{what} cannot be used ({first_problem(error)}): {_AGAIN}.") from error
 
 
 def read_calibration(path: Path, expected: CalibrationKey | None = None) -> Calibration:

@@ -41,8 +41,9 @@ def plan(
     json_output: Annotated[bool, typer.Option("--json", help="JSON in place of tables.")] = False,
 ) -> None:
     """Predict first token, decode, throughput and KV pool with CP off, replicated, sharded and auto."""
+    from sglang_cp.cost.calibration import MOST_TOKENS
     from sglang_cp.planner.plot import check_plot, write_plot
-    from sglang_cp.planner.system import MOST, Workload
+    from sglang_cp.planner.system import Workload
 
     if published is None and calibration is None:
         raise UsageError("Give one of --published and --calibration, so that there is something to plan with.")
@@ -65,8 +66,8 @@ def plan(
                 "--calibration times extends only: give --tpot-ms, a positive number of milliseconds, at most an hour."
             )
         for name, count in (("--kv-tokens", kv_tokens), ("--chunk", chunk), ("--context", context)):
-            if count is not None and not 1 <= count <= MOST:
-                raise UsageError(f"{name} is {count}: give a number of tokens from 1 to {MOST:,}.")
+            if count is not None and not 1 <= count <= MOST_TOKENS:
+                raise UsageError(f"{name} is {count}: give a number of tokens from 1 to {MOST_TOKENS:,}.")
         system, made, noise = _from_calibration(
             calibration, tp, workload, tpot_ms / 1e3, kv_tokens, chunk or 8192, context or 131072
         )

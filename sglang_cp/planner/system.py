@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from sglang_cp.cost.calibration import MOST_TOKENS
 from sglang_cp.errors import UsageError
 from sglang_cp.planner.arms import Arm
 from sglang_cp.planner.decode import Decode
 from sglang_cp.planner.prefill import Prefill
-
-MOST = 10**9
-"""Of tokens or requests: more than any server sees, and little enough to reckon with."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +17,7 @@ class Workload:
     """Equal requests, each client sending the next when the last is answered.
 
     Raises:
-        UsageError: for a count below 1 or over MOST.
+        UsageError: for a count below 1 or over MOST_TOKENS.
     """
 
     input_tokens: int
@@ -32,8 +30,8 @@ class Workload:
             (self.output_tokens, "output-len", "tokens"),
             (self.concurrency, "concurrency", "requests"),
         ):
-            if not 1 <= value <= MOST:
-                raise UsageError(f"--{name} is {value}: give a number of {what} from 1 to {MOST:,}.")
+            if not 1 <= value <= MOST_TOKENS:
+                raise UsageError(f"--{name} is {value}: give a number of {what} from 1 to {MOST_TOKENS:,}.")
 
     @property
     def tokens(self) -> int:
