@@ -8,13 +8,28 @@ from typing import Any
 import torch
 
 
-def places(forward_batch: Any) -> torch.Tensor | None:
-    """Where the rows that SGLang's logits processor reads are, in token order: [requests], int64; None for all rows.
+def last_rows_only(forward_batch: Any) -> Any:
+    """SGLang's LogitsMetadata of a batch of which only the last row of each request is read; None for any other.
 
-    All are read for logprobs of the prompt, for hidden states of the prompt (a caller's, or those of a draft model),
-    and for what scores several items of one prompt.
+    All rows are read for logprobs of the prompt, for hidden states of the prompt (a caller's, or those of a draft
+    model), and for what scores several items of one prompt.
     """
-    if _reads_all(_asked(forward_batch), forward_batch):
+    from sglang.srt.layers.logits_processor import LogitsMetadata
+
+    asked = LogitsMetadata.from_forward_batch(forward_batch)
+    if (
+        asked.extend_return_logprob
+        or asked.capture_hidden_mode.is_full()
+        or asked.padded_static_len >= 0
+        or forward_batch.multi_item_delimiter_indices is not None
+    ):
+        return None
+    return asked
+
+
+def places(forward_batch: Any) -> torch.Tensor | None:
+    """Where the rows that SGLang's logits processor reads are, in token order: [requests], int64; None for all rows."""
+    if last_rows_only(forward_batch) is None:
         return None
     last: torch.Tensor = forward_batch.extend_seq_lens.cumsum(0) - 1
     return last
@@ -22,22 +37,7 @@ def places(forward_batch: Any) -> torch.Tensor | None:
 
 def metadata(forward_batch: Any) -> Any:
     """What to hand the logits processor with the rows at :func:`places`: a batch with one new token a request."""
-    asked = _asked(forward_batch)
-    if _reads_all(asked, forward_batch):
+    asked = last_rows_only(forward_batch)
+    if asked is None:
         return forward_batch
     return dataclasses.replace(asked, extend_seq_lens=torch.ones_like(asked.extend_seq_lens))
-
-
-def _asked(forward_batch: Any) -> Any:
-    from sglang.srt.layers.logits_processor import LogitsMetadata
-
-    return LogitsMetadata.from_forward_batch(forward_batch)
-
-
-def _reads_all(asked: Any, forward_batch: Any) -> bool:
-    return bool(
-        asked.extend_return_logprob
-        or asked.capture_hidden_mode.is_full()
-        or asked.padded_static_len >= 0
-        or forward_batch.multi_item_delimiter_indices is not None
-    )

@@ -86,7 +86,9 @@ def test_hidden_states_of_all_layers_leave_complete_and_in_token_order(rank, mon
     monkeypatch.setattr(base, "_STRATEGY", Strategy(rank, complete))
     monkeypatch.setattr("sglang.srt.layers.cp.utils.enable_cp_v2", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: None)
-    monkeypatch.setattr("sglang_cp.logits.places", lambda forward_batch: None)  # drafting takes the rows of all tokens
+    monkeypatch.setattr(
+        "sglang_cp.logits.last_rows_only", lambda forward_batch: None
+    )  # drafting takes the rows of all tokens
     out = runner._execute_extend(forward_batch)
     assert isinstance(planned[0], CPExtend)  # the attention backend planned for this rank's rows
     assert len(out) == len(FACTORS)
