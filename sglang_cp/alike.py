@@ -15,8 +15,11 @@ from sglang_cp.errors import UsageError
 
 ANSWER_SECONDS = 60.0
 """The ranks have just met, and each says its word at once."""
-FLAGS = ("cp_strategy", "cp_attn_weights", "cp_shard_source", "cp_min_tokens", "chunked_prefill_size")
-"""What an extend's mode depends on, besides the scheduler's numbers."""
+FLAGS = (
+    *("cp_strategy", "cp_attn_weights", "cp_shard_source", "cp_row_collectives", "cp_min_tokens"),
+    "chunked_prefill_size",
+)
+"""What an extend's mode and collectives depend on, besides the scheduler's numbers."""
 
 
 class Store(Protocol):

@@ -1,5 +1,6 @@
 """Every rank's word reaches every other one; silence and difference are one sentence."""
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
@@ -9,6 +10,7 @@ import torch.distributed as dist
 from sglang_cp import patching
 from sglang_cp.alike import FLAGS, check_alike, this_ranks_word
 from sglang_cp.errors import UsageError
+from sglang_cp.pin import read_pin, series_dir
 
 
 def check(words, seconds=0.2):
@@ -40,6 +42,18 @@ def test_a_rank_that_says_something_else_is_named_on_all():
     assert first.startswith("The ranks run different code or flags: rank 2 has b; rank 0 has a.")
     assert second.startswith("The ranks run different code or flags: rank 2 has b; rank 1 has a.")
     assert third.startswith("The ranks run different code or flags: rank 0 has a; rank 2 has b.")
+
+
+def test_every_flag_that_the_patches_add_is_compared():
+    from dataclasses import fields
+
+    from sglang.srt.server_args import ServerArgs
+
+    (patch,) = series_dir(read_pin().release).glob("*-server-flags.patch")
+    added = re.findall(r"^\+    (cp_\w+): A\[", patch.read_text(), re.MULTILINE)
+    assert set(added) <= {field.name for field in fields(ServerArgs)}
+    assert len(added) >= 4
+    assert set(added) <= set(FLAGS)
 
 
 @pytest.mark.parametrize("changed", [*FLAGS, "patches"])
