@@ -9,7 +9,14 @@ from evals.server import ServerSpec
 from sglang_cp.tiny_checkpoint.config import TinyConfig
 from sglang_cp.tiny_checkpoint.writer import write_tiny_checkpoint
 
-CPU_PLATFORM = {"SGLANG_PLATFORM": "cpu_reference", "OMP_NUM_THREADS": "1", "SGLANG_CP_CPU_FORK": "1"}
+KEEPS_FREED_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
+"""glibc's malloc gives large tensors back to the system and faults them in anew: half of an extend's time on a CPU."""
+CPU_PLATFORM = {
+    "SGLANG_PLATFORM": "cpu_reference",
+    "OMP_NUM_THREADS": "1",
+    "SGLANG_CP_CPU_FORK": "1",
+    **KEEPS_FREED_MEMORY,
+}
 """Without a GPU. The thread count keeps ranks of several servers from waiting for each other; forked ranks need not
 import SGLang again, which is most of a start."""
 SPAWNED = {"SGLANG_CP_CPU_FORK": "0"}

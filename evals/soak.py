@@ -15,7 +15,7 @@ import json
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -23,8 +23,8 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from evals.arms import tiny_model
-from evals.fuzz.arms import FUZZ_ARMS, MODELS, reference
+from evals.arms import KEEPS_FREED_MEMORY, tiny_model
+from evals.fuzz.arms import FUZZ_ARMS, MODELS, FuzzArm, reference
 from evals.fuzz.bench import TOLERANCE_NATS, check, judge_all, settle
 from evals.fuzz.generate import generate, without_penalties
 from evals.fuzz.play import connect, play
@@ -32,7 +32,7 @@ from evals.fuzz.reference import Reference
 from evals.fuzz.results import versions
 from evals.fuzz.said import Compared
 from evals.fuzz.streams import Stream
-from evals.server import Server, ServerError, end_on_sigterm, running
+from evals.server import Server, ServerError, ServerSpec, end_on_sigterm, running
 from evals.soak_memory import Sample, growth, sampling
 
 CONCURRENCY = 8
@@ -66,6 +66,12 @@ class Soak:
         self.streams += 1
         self.requests += len(stream.requests)
         self.aborted += sum(request.abort is not None for request in stream.requests)
+
+
+def watched(arm: FuzzArm, model: Path) -> ServerSpec:
+    """How to launch the server whose memory is watched: it gives freed memory back, as a server does by default."""
+    spec = arm.spec(model)
+    return replace(spec, env={name: value for name, value in spec.env.items() if name not in KEEPS_FREED_MEMORY})
 
 
 def soak(
@@ -206,7 +212,7 @@ def main(
         try:
             with (
                 running(reference(model), folder) as plain,
-                running(_BY_NAME[arm].spec(model), folder) as server,
+                running(watched(_BY_NAME[arm], model), folder) as server,
             ):
                 result = soak(
                     server,

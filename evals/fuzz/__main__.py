@@ -5,8 +5,8 @@ every token and logprob is compared with plain SGLang's at tp 1, on the CPU refe
 stream that differs is made small and kept as a file for ``--replay``. With ``--output`` a run goes on where it was
 stopped.
 
-``--first-stream`` and ``--streams`` let several processes share one seed. Exit code 1 if anything differs or CP took no
-part, 2 for unusable input.
+``--replay FILES`` and ``--report FOLDERS`` take any number; ``--first-stream`` and ``--streams`` let several processes
+share one seed. Exit code 1 if anything differs or CP took no part, 2 for unusable input.
 """
 
 from __future__ import annotations
@@ -48,15 +48,18 @@ def main(
     tolerance: Annotated[float, typer.Option(help="Largest logprob difference, nats.")] = TOLERANCE_NATS,
     max_failures: Annotated[int, typer.Option(help="Stop after so many.")] = 5,
     output: Annotated[Path | None, typer.Option(help="Folder for results; by default a temporary one.")] = None,
-    replay: Annotated[list[Path] | None, typer.Option(help="Play these files and nothing else.")] = None,
-    report: Annotated[list[Path] | None, typer.Option(help="Print the figures of these folders and end.")] = None,
+    replay: Annotated[bool, typer.Option("--replay", help="Play the files PATHS and nothing else.")] = False,
+    report: Annotated[bool, typer.Option("--report", help="Print the figures of the folders PATHS and end.")] = False,
+    paths: Annotated[list[Path] | None, typer.Argument(help="For --replay and --report.")] = None,
 ) -> None:
     """Compare CP with plain SGLang on generated streams of requests."""
     end_on_sigterm()
     console = Console()
     try:
+        if replay + report != bool(paths):
+            raise UsageError("Give files after --replay, or folders after --report, and paths with nothing else.")
         if report:
-            print(report_of(report))
+            print(report_of(paths or []))
             return
         least = {"--minutes": (minutes, 0), "--streams": (streams, 1), "--first-stream": (first_stream, 0),
                  "--block": (block, 1), "--max-failures": (max_failures, 1), "--tolerance": (tolerance, 0)}  # fmt: skip
@@ -72,7 +75,7 @@ def main(
             raise UsageError(f"--model {model} is neither one of {', '.join(MODELS)} nor a checkpoint's directory.")
         if output is not None and output.exists() and not output.is_dir():
             raise UsageError(f"--output {output} is not a directory.")
-        replays = _replays(replay or [])
+        replays = _replays(paths or [])
         with _folder(output) as path:
             folder = Folder(path, Settings(seed=seed, model=model, tolerance=tolerance, versions=versions()))
             checkpoint = tiny_model(path, MODELS[model]) if model in MODELS else Path(model)

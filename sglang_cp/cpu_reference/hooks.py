@@ -17,6 +17,7 @@ from typing import Any
 
 from sglang_cp.cpu_reference import memory, shims
 from sglang_cp.cpu_reference.kernels import (
+    activations,
     dense,
     fp8,
     fused_indexer,
@@ -125,6 +126,11 @@ REPLACEMENTS: tuple[Replacement, ...] = (
     # Dense products: accumulated in float64.
     Replacement("torch.nn.functional.linear", dense.linear, "a GEMM's sums depend on the number of rows", How.BIND),
     Replacement("torch.bmm", dense.bmm, "as above; forward_mla absorbs w_kc and w_vc with it", How.BIND),
+    Replacement("torch.matmul", dense.matmul, "as above; the LM head", How.BIND),
+    # Elementwise functions whose last bit depends on an element's place in its tensor.
+    Replacement("torch.Tensor.sigmoid", activations.sigmoid, "the router's scores", How.BIND),
+    Replacement("torch.sigmoid", activations.sigmoid, "as above", How.BIND),
+    Replacement("torch.nn.functional.silu", activations.silu, "gates of dense layers and shared experts", How.BIND),
     Replacement(
         _SRT + "layers.quantization.unquant.UnquantizedLinearMethod.apply",
         dense.apply_linear,

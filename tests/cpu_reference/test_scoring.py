@@ -59,6 +59,28 @@ def test_a_ragged_row_is_the_same_to_the_bit_in_any_batch() -> None:
         assert torch.equal(alone, together[rows])
 
 
+def test_a_row_is_not_scored_against_the_keys_of_other_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three requests in one batch, the second without a row here: each block's products are those of its own keys."""
+    multiplied = []
+    score = scoring._score
+    monkeypatch.setattr(
+        scoring, "_score", lambda q, k, w: multiplied.append((q.shape[0], k.shape[0])) or score(q, k, w)
+    )
+    monkeypatch.setattr(scoring, "_MAX_PRODUCTS", 2 * 40 * 10)
+    q, k, weights = random(60, 2, 128, seed=1), random(110, 128, seed=2), random(60, 2, seed=3)
+    start = torch.tensor([0] * 20 + [70] * 40, dtype=torch.int32)
+    end = torch.cat([torch.arange(1, 21), torch.arange(71, 111)]).int()
+    together = scoring.fp8_mqa_logits(q, (k.view(FP8), torch.ones(110)), weights, start, end)
+    assert multiplied == [(10, 10), (10, 20), (10, 10), (10, 20), (10, 30), (10, 40)]
+    for rows, keys in ((slice(0, 20), slice(0, 20)), (slice(20, 60), slice(70, 110))):
+        first = start[rows][0]
+        alone = scoring.fp8_mqa_logits(
+            q[rows], (k[keys].view(FP8), torch.ones(110)[keys]), weights[rows], start[rows] - first, end[rows] - first
+        )
+        assert torch.equal(alone, together[rows, keys])
+        assert together[rows].isfinite().sum() == alone.isfinite().sum()
+
+
 def test_working_in_parts_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     q, k, weights = random(10, 4, 128, seed=4), random(50, 128, seed=5), random(10, 4, seed=6)
     start, end = torch.zeros(10, dtype=torch.int32), torch.full((10,), 50, dtype=torch.int32)

@@ -10,7 +10,7 @@ from evals.fuzz.generate import generate
 from evals.fuzz.reference import Reference
 from evals.fuzz.results import Replay
 from evals.server import running
-from evals.soak import soak, table
+from evals.soak import soak, table, watched
 
 REPLAYS = sorted((Path(__file__).parents[1] / "replays").glob("*.json"))
 ARM = next(arm for arm in FUZZ_ARMS if arm.name == "tp2-sharded-96")
@@ -23,7 +23,7 @@ def test_replays_and_generated_streams_agree_and_nothing_leaks(reference_of, che
     replays = {path.stem: Replay.read(path).stream for path in REPLAYS}
     assert len(replays) >= 12
     reference = Reference(reference_of("glm", DTYPE).server.url)
-    with running(ARM.spec(checkpoint("glm")), logs) as server:
+    with running(watched(ARM, checkpoint("glm")), logs) as server:
         result = soak(
             server,
             reference,

@@ -16,7 +16,7 @@ import torch
 
 _linear = torch.nn.functional.linear
 _bmm = torch.bmm
-
+_matmul = torch.matmul
 
 _ROUNDED = (torch.float32, torch.bfloat16)
 
@@ -34,6 +34,13 @@ def bmm(input: torch.Tensor, mat2: torch.Tensor, *, out: torch.Tensor | None = N
         return _bmm(input, mat2) if out is None else _bmm(input, mat2, out=out)
     product = _bmm(input.double(), mat2.double()).to(input.dtype)
     return product if out is None else out.copy_(product)
+
+
+def matmul(input: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """`torch.matmul`; float32 and BF16 products are summed in float64."""
+    if input.dtype not in _ROUNDED:
+        return _matmul(input, other)
+    return _matmul(input.double(), other.double()).to(input.dtype)
 
 
 def apply_linear(

@@ -42,14 +42,22 @@ def fp8_mqa_logits(
     queries = _plain(q)
     keys = _dequantize(kv[0], kv[1], exact=queries.dtype == torch.float32)
     n_rows, n_keys = queries.shape[0], keys.shape[0]
-    logits = torch.empty(n_rows, n_keys)
-    rows_at_a_time = max(1, _MAX_PRODUCTS // max(1, queries.shape[1] * n_keys))
+    starts, ends = cu_seq_len_k_start.long(), cu_seq_len_k_end.long()
+    logits = torch.full((n_rows, n_keys), float("-inf"))
+    widest = int((ends - starts).max().clamp(min=1)) if n_rows else 1
+    rows_at_a_time = max(1, _MAX_PRODUCTS // (queries.shape[1] * widest))
     for begin in range(0, n_rows, rows_at_a_time):
         rows = slice(begin, begin + rows_at_a_time)
-        logits[rows] = _score(queries[rows].double(), keys, _plain(weights)[rows].double())
-    column = torch.arange(n_keys)
-    outside = (column < cu_seq_len_k_start.unsqueeze(1)) | (column >= cu_seq_len_k_end.unsqueeze(1))
-    return logits.masked_fill_(outside, float("-inf"))
+        first, last = int(starts[rows].min()), int(ends[rows].max())
+        if first >= last:
+            continue
+        # A batch holds the keys of all its requests: a block of rows is scored against those that one of its rows sees.
+        seen = slice(first, last)
+        logits[rows, seen] = _score(queries[rows].double(), keys[seen], _plain(weights)[rows].double()).float()
+        column = torch.arange(first, last)
+        outside = (column < starts[rows].unsqueeze(1)) | (column >= ends[rows].unsqueeze(1))
+        logits[rows, seen].masked_fill_(outside, float("-inf"))
+    return logits
 
 
 def fp8_paged_mqa_logits(

@@ -5,7 +5,12 @@ import typer
 from typer.testing import CliRunner
 
 from evals.fuzz import __main__ as command
-from evals.fuzz.results import Folder, Settings
+from evals.fuzz.results import Folder, Played, Settings
+
+PLAYED = Played(
+    index=0, arm="tp2-sharded", requests=1, aborted=0, tokens=2, logprobs=2, max_gap=0.0, cp_extends=1, cp_rows=4,
+    cp_rows_over_topk=1, seconds=1.0, failed=False,
+)  # fmt: skip
 
 
 def run(*arguments):
@@ -28,6 +33,9 @@ def run(*arguments):
         (["--streams", "1", "--model", "/nowhere"], "--model /nowhere is neither one of glm"),
         (["--replay", "/nowhere.json"], "/nowhere.json cannot be read"),
         (["--report", "/nowhere"], "/nowhere holds no run of evals.fuzz"),
+        (["--report"], "Give files after --replay, or folders after --report"),
+        (["--replay", "--report", "/nowhere"], "Give files after --replay, or folders after --report"),
+        (["--streams", "1", "/nowhere"], "and paths with nothing else"),
     ],
 )
 def test_bad_input(arguments, sentence, tmp_path):
@@ -36,6 +44,16 @@ def test_bad_input(arguments, sentence, tmp_path):
     assert code == 2
     assert sentence in said
     assert not output.exists()
+
+
+def test_a_report_of_several_folders(tmp_path):
+    folders = [tmp_path / name for name in ("a", "b")]
+    for index, path in enumerate(folders):
+        folder = Folder(path, Settings(seed=1, model="glm", tolerance=1e-5, versions={}))
+        folder.add(PLAYED.model_copy(update={"index": index}))
+    code, said = run("--report", *map(str, folders))
+    assert code == 0
+    assert "2 different streams" in said
 
 
 def test_a_run_of_another_seed_is_not_gone_on_with(tmp_path):
