@@ -23,6 +23,7 @@ from evals.arms import tiny_model
 from evals.given import require_parent
 from evals.server import end_on_sigterm
 from evals.throughput_arms import ARMS, Launch, ThroughputArm
+from evals.throughput_bench import require_client
 from evals.throughput_goals import Figures, judgements
 from evals.throughput_machine import describe
 from evals.throughput_report import as_markdown, goals_table, latency_table, memory_table, throughput_table
@@ -82,6 +83,7 @@ def main(
         if not report_only:
             load = _load(device, smoke, lengths, concurrency, output_len, rounds, cp_min_tokens)
             arms = _arms(arm, unpatched_path, console)
+            require_client()
             logs = log_dir or output.with_name(f"{output.stem}-logs")
             model = _model(model_path, device, logs)
             launch = Launch(model, tp_size, device == "cpu", unpatched_path, load.min_tokens, tuple(server_args or ()))

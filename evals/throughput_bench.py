@@ -12,15 +12,30 @@ from typing import Any
 from evals.server import Server
 from evals.throughput_arms import Launch, ThroughputArm
 from evals.throughput_results import Measurement, Point, Quantiles
+from sglang_cp.errors import UsageError
 
 BENCH = (sys.executable, "-m", "sglang.bench_serving")
 POINT_TIMEOUT_S = 3600.0
+_HELP_TIMEOUT_S = 300.0
 _WARM_TOKENS = 32768
 """Of the warm-up: as many requests at once as one extend can hold, for kernels are compiled by batch size too."""
 
 
 class BenchError(RuntimeError):
     """A point that was not measured, or not in full; the message says why."""
+
+
+def require_client() -> None:
+    """Raise UsageError where SGLang's client cannot be started: it imports packages that a server does without."""
+    try:
+        ended = subprocess.run([*BENCH, "--help"], capture_output=True, text=True, timeout=_HELP_TIMEOUT_S)
+    except subprocess.TimeoutExpired as error:
+        raise UsageError(
+            f"`python -m sglang.bench_serving --help` took longer than {_HELP_TIMEOUT_S:.0f} s."
+        ) from error
+    if ended.returncode:
+        why = (ended.stderr.strip() or "no reason given").splitlines()[-1]
+        raise UsageError(f"SGLang's client, python -m sglang.bench_serving, does not start here: {why}.")
 
 
 def bench_command(point: Point, url: str, model: Path, output: Path) -> list[str]:

@@ -18,8 +18,8 @@ from evals.fuzz.said import Compared, Outcome, judge
 from evals.server import Server, ServerError, ServerSpec, running
 
 TOLERANCE_NATS = 1e-6
-"""Servers agree to the bit (evals/results/fuzz.md): sums are float64, rounded once. A sum that lies on the edge between two
-float32 values may be rounded either way, by its order; that moves a logprob by about 1e-7."""
+"""Servers agree to the bit (evals/results/fuzz.md): sums are float64, rounded once. One that lies between two float32
+values may be rounded either way, by the order of its terms; that moves a logprob by about 1e-7."""
 _SETTLE_S = 60.0
 
 

@@ -311,3 +311,11 @@ def test_without_matplotlib_there_is_a_way_out(harness, world, monkeypatch):
     assert world.started == []
     harness.plots = False
     assert harness() == 0
+
+
+def test_without_what_the_client_imports_no_server_is_started(harness, world, tmp_path):
+    (tmp_path / "client" / "missing").write_text("Traceback ...\nModuleNotFoundError: No module named 'datasets'")
+    assert harness() == 2
+    assert "does not start here: ModuleNotFoundError: No module named 'datasets'." in harness.said
+    assert world.started == []
+    assert not harness.output.exists()

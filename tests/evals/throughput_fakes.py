@@ -19,6 +19,8 @@ CLIENT = """\
 import json, pathlib, sys
 
 here = pathlib.Path(__file__).parent
+if "--help" in sys.argv:
+    sys.exit((here / "missing").read_text() if (here / "missing").exists() else 0)
 options = dict(zip(sys.argv[1::2], sys.argv[2::2]))
 with open(here / "asked.jsonl", "a") as file:
     file.write(json.dumps(sys.argv[1:]) + "\\n")
