@@ -9,7 +9,7 @@ from evals.server import ServerSpec
 from sglang_cp.tiny_checkpoint.config import TinyConfig
 from sglang_cp.tiny_checkpoint.writer import write_tiny_checkpoint
 
-KEEPS_FREED_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
+KEEPS_FREED_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 29)}
 """glibc's malloc gives large tensors back to the system and faults them in anew: half of an extend's time on a CPU."""
 CPU_PLATFORM = {
     "SGLANG_PLATFORM": "cpu_reference",
