@@ -14,7 +14,6 @@ import re
 import shlex
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,7 +27,7 @@ from evals import memcheck_ranks
 from evals.accuracy import one_sentence, whole_numbers
 from evals.checks import greedy
 from evals.plugins import with_plugin
-from evals.server import Server, ServerSpec, end_on_sigterm, running
+from evals.server import Server, ServerSpec, end_on_sigterm, log_folder, running
 from sglang_cp.errors import UsageError
 
 _CP = ("--enable-prefill-cp", "--cp-strategy", "interleave", "--cp-min-tokens", "2")
@@ -58,8 +57,7 @@ def main(
         program = shutil.which(sanitizer)
         if program is None:
             raise UsageError(f"--sanitizer {sanitizer} is not a program here: it comes with the CUDA toolkit.")
-        folder = output or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sglang-cp-memcheck-")))
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = stack.enter_context(log_folder(output, "memcheck"))
         arguments = ["--tp-size", str(tp_size), *_CP, *_PLAIN, *(server_args or ())]
         spec = ServerSpec("memcheck", model_path, arguments)
         wrapper = _wrapper(program, folder)

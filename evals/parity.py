@@ -8,10 +8,7 @@ moves them by less than 1e-5, a wrong key or a wrong row by far more.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import tempfile
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -24,7 +21,7 @@ from rich.table import Table
 from evals.arms import ARMS, Arm, reference_spec, tiny_model
 from evals.checks import CheckResult, Reference, run_checks
 from evals.prompts import tokenize
-from evals.server import Server, ServerError, end_on_sigterm, running
+from evals.server import Server, ServerError, end_on_sigterm, log_folder, running
 from sglang_cp.doctor.model_config import read_config
 from sglang_cp.errors import UsageError
 from sglang_cp.tiny_checkpoint.config import TinyConfig
@@ -133,7 +130,7 @@ def main(
         _usage(f"--output {output} cannot be written: {output.parent} is not a directory.")
     results: dict[str, list[ArmResult]] = {}
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress, _folder(log_dir) as logs:
+    with Progress(*columns, console=console, transient=True) as progress, log_folder(log_dir, "parity") as logs:
         try:
             if reference is not None and candidate is not None:
                 results["given"] = _given(reference, candidate, tolerance, progress)
@@ -214,16 +211,6 @@ def _has_nextn(model: Path) -> bool:
 def _usage(sentence: str) -> NoReturn:
     Console(stderr=True).print(f"[red]{sentence}")
     raise typer.Exit(2)
-
-
-@contextlib.contextmanager
-def _folder(given: Path | None) -> Iterator[Path]:
-    if given is not None:
-        given.mkdir(parents=True, exist_ok=True)
-        yield given
-        return
-    with tempfile.TemporaryDirectory(prefix="sglang-cp-parity-") as folder:
-        yield Path(folder)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -127,6 +128,17 @@ class Server:
 def end_on_sigterm() -> None:
     """Let SIGTERM unwind this process as Ctrl-C does, so that it ends the servers it started. Main thread only."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+
+
+@contextlib.contextmanager
+def log_folder(given: Path | None, name: str) -> Iterator[Path]:
+    """``given``, made if it is missing; without it a temporary folder, which goes at the end."""
+    if given is not None:
+        given.mkdir(parents=True, exist_ok=True)
+        yield given
+        return
+    with tempfile.TemporaryDirectory(prefix=f"sglang-cp-{name}-") as folder:
+        yield Path(folder)
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling
 
 # How long an example takes says nothing: the machine may have other work.
 settings.register_profile("suite", deadline=None)
@@ -17,15 +18,29 @@ def pytest_addoption(parser):
     )
 
 
-@pytest.hookimpl(tryfirst=True)
+# Two workers share the tests out, the longest work first. Whatever asks the reference server goes to one of them, so that
+# it is started once for each model; of the rest a file goes to one worker, those with servers of their own first.
+OWN_SERVERS = {f"tests/server/test_{name}.py" for name in ("costs", "faults", "metrics", "refusals")}
+REFERENCE = "reference"
+
+
+def unit_of_work(nodeid):
+    """What goes to one worker as a whole."""
+    path = nodeid.partition("::")[0]
+    return REFERENCE if path.startswith("tests/server/") and path not in OWN_SERVERS else path
+
+
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items):
-    """Share the tests out to two workers, the longest work first: all that asks the reference server goes to one of
-    them, so that it is started once for each model; of the rest a file goes to one worker, those with servers first."""
+    units = [(unit_of_work(item.nodeid), "reference_of" in item.fixturenames) for item in items]
+    assert all(unit == REFERENCE for unit, asks in units if asks), "a file asks the reference and is in OWN_SERVERS"
+    items.sort(key=lambda item: (unit_of_work(item.nodeid) != REFERENCE, "tests/server/" not in item.nodeid))
 
-    def turn(item):
-        return "reference_of" not in item.fixturenames, "tests/server/" not in item.nodeid
 
-    items.sort(key=turn)
-    for item in items:
-        group = "reference" if "reference_of" in item.fixturenames else item.nodeid.partition("::")[0]
-        item.add_marker(pytest.mark.xdist_group(group))
+def pytest_xdist_make_scheduler(config, log):
+    return _Scheduling(config, log)
+
+
+class _Scheduling(LoadScopeScheduling):
+    def _split_scope(self, nodeid):
+        return unit_of_work(nodeid)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -30,7 +29,7 @@ from evals.fuzz.reference import Reference
 from evals.fuzz.report import report as report_of
 from evals.fuzz.results import Folder, Replay, Settings, read_played, unproved, versions
 from evals.fuzz.run import Fuzzer, schedule
-from evals.server import ServerError, end_on_sigterm, running
+from evals.server import ServerError, end_on_sigterm, log_folder, running
 from sglang_cp.errors import UsageError
 
 NAMES = ", ".join(arm.name for arm in FUZZ_ARMS)
@@ -76,7 +75,7 @@ def main(
         if output is not None and output.exists() and not output.is_dir():
             raise UsageError(f"--output {output} is not a directory.")
         replays = _replays(paths or [])
-        with _folder(output) as path:
+        with log_folder(output, "fuzz") as path:
             folder = Folder(path, Settings(seed=seed, model=model, tolerance=tolerance, versions=versions()))
             checkpoint = tiny_model(path, MODELS[model]) if model in MODELS else Path(model)
 
@@ -165,15 +164,6 @@ class _On:
             self._failed += bool(verdict.found)
             self._progress.advance(self._task)
         self._progress.update(self._task, description=f"{arm}: stream {index}, {self._failed} failures")
-
-
-@contextlib.contextmanager
-def _folder(given: Path | None) -> Iterator[Path]:
-    if given is not None:
-        yield given
-        return
-    with tempfile.TemporaryDirectory(prefix="sglang-cp-fuzz-") as folder:
-        yield Path(folder)
 
 
 if __name__ == "__main__":
