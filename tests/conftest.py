@@ -18,23 +18,31 @@ def pytest_addoption(parser):
     )
 
 
-# Two workers share the tests out, the longest work first. Whatever asks the reference server goes to one of them, so that
-# it is started once for each model; of the rest a file goes to one worker, those with servers of their own first.
-OWN_SERVERS = {f"tests/server/test_{name}.py" for name in ("costs", "faults", "metrics", "refusals")}
-REFERENCE = "reference"
+# Two workers share the tests out, the longest work first. What asks a reference server is in one of two units, so that
+# a reference is started once for each model there; of the rest a file goes to one worker, those with servers first.
+_SERVERS = "tests/server/"
+_OWN = tuple(f"{_SERVERS}test_{name}.py" for name in ("costs", "faults", "metrics", "refusals"))
+_SERVING = tuple(f"{_SERVERS}test_{name}" for name in ("serving/", "speculative.py", "recall.py", "parity_on_tasks.py"))
+_UNITS = ("parity", "serving")
 
 
 def unit_of_work(nodeid):
     """What goes to one worker as a whole."""
     path = nodeid.partition("::")[0]
-    return REFERENCE if path.startswith("tests/server/") and path not in OWN_SERVERS else path
+    if path.startswith(_SERVERS) and path not in _OWN:
+        return "serving" if path.startswith(_SERVING) else "parity"
+    return path
+
+
+def _turn(unit):
+    return _UNITS.index(unit) if unit in _UNITS else len(_UNITS) + (unit not in _OWN)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items):
-    units = [(unit_of_work(item.nodeid), "reference_of" in item.fixturenames) for item in items]
-    assert all(unit == REFERENCE for unit, asks in units if asks), "a file asks the reference and is in OWN_SERVERS"
-    items.sort(key=lambda item: (unit_of_work(item.nodeid) != REFERENCE, "tests/server/" not in item.nodeid))
+    for item in items:
+        assert "reference_of" not in item.fixturenames or unit_of_work(item.nodeid) in _UNITS, item.nodeid
+    items.sort(key=lambda item: _turn(unit_of_work(item.nodeid)))
 
 
 def pytest_xdist_make_scheduler(config, log):
