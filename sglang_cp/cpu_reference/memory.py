@@ -44,4 +44,5 @@ def live_tensor_bytes() -> int:
         if issubclass(type(thing), torch.Tensor) and thing.device.type == "cpu" and thing.layout is torch.strided:
             storage = thing.untyped_storage()
             storages[storage.data_ptr()] = storage.nbytes()
-    return sum(size for address, size in storages.items() if address not in symmetric_memory.peer_addresses)
+    peers = symmetric_memory.peer_addresses()
+    return sum(size for address, size in storages.items() if address not in peers)

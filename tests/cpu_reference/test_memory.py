@@ -1,22 +1,40 @@
+import os
+
 import torch
 
 from sglang_cp.cpu_reference import memory
 from sglang_cp.cpu_reference.kernels import symmetric_memory
 
 
-def test_tensors_count_once_while_they_live_and_peers_do_not():
+def test_tensors_count_once_while_they_live():
     before = memory.live_tensor_bytes()
     mine = torch.zeros(1000)
     view = mine[10:20]
-    peers = torch.zeros(500)
-    symmetric_memory.peer_addresses.add(peers.data_ptr())
-    try:
-        assert memory.live_tensor_bytes() - before == 4000
-    finally:
-        symmetric_memory.peer_addresses.clear()
-    del mine, peers
+    assert memory.live_tensor_bytes() - before == 4000
+    del mine
     assert memory.live_tensor_bytes() - before == 4000  # the view holds the storage
     del view
+    assert memory.live_tensor_bytes() == before
+
+
+def mapped(owner, monkeypatch):
+    """A page of symmetric memory that process ``owner`` made."""
+    with monkeypatch.context() as patch:
+        patch.setattr(symmetric_memory.os, "getpid", lambda: owner)
+        file = os.memfd_create(f"{symmetric_memory._NAME}{os.getpid()}")
+    os.ftruncate(file, 4096)
+    tensor = torch.from_file(f"/proc/self/fd/{file}", shared=True, size=1024, dtype=torch.float32)
+    os.close(file)
+    return tensor
+
+
+def test_peers_memory_does_not_count_while_it_is_mapped(monkeypatch):
+    before = memory.live_tensor_bytes()
+    mine, peers = mapped(os.getpid(), monkeypatch), mapped(os.getpid() + 1, monkeypatch)
+    assert symmetric_memory.peer_addresses() == {peers.data_ptr()}
+    assert memory.live_tensor_bytes() - before == 4096
+    del mine, peers
+    assert symmetric_memory.peer_addresses() == set()  # the next tensor may lie there
     assert memory.live_tensor_bytes() == before
 
 

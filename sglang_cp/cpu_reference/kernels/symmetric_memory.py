@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,14 +19,20 @@ from sglang_cp.ranks import exchange
 _files: dict[int, int] = {}
 """Address of a tensor of this rank -> the descriptor of its file."""
 
-peer_addresses: set[int] = set()
-"""Where this rank sees other ranks' memory."""
+_NAME = "sglang-cp-symmetric-memory-of-"
+
+
+def peer_addresses() -> set[int]:
+    """Where this rank sees other ranks' memory now: a file's name says whose it is."""
+    lines = [line.split() for line in Path("/proc/self/maps").read_text().splitlines() if _NAME in line]
+    others = (words[0] for words in lines if not words[5].endswith(f"{_NAME}{os.getpid()}"))
+    return {int(span.partition("-")[0], 16) for span in others}
 
 
 def empty(*size: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """`symmetric_memory.empty` on the CPU."""
     shape = tuple(size[0]) if len(size) == 1 and isinstance(size[0], Sequence) else size
-    file = os.memfd_create("sglang-cp-symmetric-memory")
+    file = os.memfd_create(f"{_NAME}{os.getpid()}")
     os.ftruncate(file, math.prod(shape) * dtype.itemsize)
     tensor = _map(os.getpid(), file, shape, dtype)
     _files[tensor.data_ptr()] = file
@@ -40,7 +47,6 @@ def rendezvous(tensor: torch.Tensor, group: dist.ProcessGroup) -> Handle:
         tensor if peer == rank else _map(process, file, tuple(tensor.shape), tensor.dtype)
         for peer, (process, file) in enumerate(places)
     ]
-    peer_addresses.update(mapped.data_ptr() for mapped in maps if mapped is not tensor)
     dist.barrier(group)  # every rank has mapped the files: their descriptors may go
     os.close(_files.pop(tensor.data_ptr()))
     return Handle(maps, group)
