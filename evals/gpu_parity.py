@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import random
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -26,11 +25,11 @@ from evals.answers import Answer
 from evals.checks import greedy
 from evals.given import GivenServer, model_index_topk, require_parent
 from evals.noise import Noise, problems
+from evals.prompts import random_ids
 from evals.server import ServerError
 from sglang_cp.errors import UsageError
 
 _PAGE_TOKENS = 64
-_FIRST_ID = 10  # below it are a tokenizer's special tokens
 LENGTHS = "2,3,65,1000,2047,2048,2049,3001,4097,6000,8191,8193,12001,33001"
 OFF, AGAIN, TP1 = "off", "off again", "tp 1"
 Answers = dict[str, dict[str, list[Answer]]]
@@ -55,7 +54,7 @@ def main(
         require_parent("--output", output)
         urls = {OFF: off, **({TP1: tp1} if tp1 else {}), **_named(candidate)}
         servers = {name: stack.enter_context(contextlib.closing(GivenServer(name, url))) for name, url in urls.items()}
-        prompts = _prompts(_lengths(lengths), vocabulary, seed)
+        prompts = random_ids(_lengths(lengths), vocabulary, seed)
         servers[OFF].require_room(max(map(len, prompts)), new_tokens, "shorter --lengths")
         topk = model_index_topk(servers[OFF], index_topk)
         before = {name: server.counters() for name, server in servers.items()}
@@ -145,12 +144,6 @@ def _ask(server: GivenServer, prompt: list[int], new_tokens: int, cached: int) -
     if cached >= _PAGE_TOKENS and not answer.cached_tokens:
         raise ServerError(f"{server.name} at {server.url} caches no prefix: start it without --disable-radix-cache.")
     return answer
-
-
-def _prompts(lengths: Sequence[int], vocabulary: int, seed: int) -> list[list[int]]:
-    """Random token ids; no prompt begins as another does."""
-    draw = random.Random(seed)
-    return [[draw.randrange(_FIRST_ID, vocabulary) for _ in range(length)] for length in lengths]
 
 
 def _lengths(text: str) -> list[int]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import re
 import shlex
 import shutil
@@ -27,6 +26,7 @@ from evals import memcheck_ranks
 from evals.accuracy import one_sentence, whole_numbers
 from evals.checks import greedy
 from evals.plugins import with_plugin
+from evals.prompts import random_ids
 from evals.server import Server, ServerSpec, end_on_sigterm, log_folder, running
 from sglang_cp.errors import UsageError
 
@@ -69,7 +69,8 @@ def main(
         console.print(f"{counters['cp_extends']} CP extends of {counters['cp_rows']} rows.")
         for name, text in found.items():
             console.print(f"{name}: {_SUMMARY.findall(text)[-1]} errors", markup=False)
-            console.print(*_invalid(text)[:20], sep="\n", markup=False, end="\n" if _invalid(text) else "")
+            for line in _invalid(text)[:20]:
+                console.print(line, markup=False)
         for sentence in wrong:
             console.print(sentence, style="red", markup=False, soft_wrap=True)
     if wrong:
@@ -101,9 +102,7 @@ def _wrapper(program: str, folder: Path) -> Path:
 
 def _ask(server: Server, lengths: Sequence[int], vocabulary: int) -> dict[str, int]:
     """Ask prompts of random tokens; the server's CP counters."""
-    draw = random.Random(0)
-    for length in lengths:
-        prompt = [draw.randrange(10, vocabulary) for _ in range(length)]
+    for prompt in random_ids(lengths, vocabulary, seed=0):
         server.generate(input_ids=prompt, sampling_params=greedy(3))
     return server.cp_counters()
 

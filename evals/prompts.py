@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 TEXT = Path(__file__).resolve().parent.parent / "LICENSE"
 """A real text that every checkout holds; about 11,000 characters."""
+
+_FIRST_ID = 10  # below it are a tokenizer's special tokens
 
 LENGTHS = (
     *(1, 2, 3, 4, 5, 8, 9),  # around the number of ranks
@@ -32,6 +35,12 @@ def tokenize(model: str) -> list[int]:
     tokenizer: Any = AutoTokenizer.from_pretrained(model)
     ids: list[int] = tokenizer(TEXT.read_text(encoding="utf-8"), add_special_tokens=False)["input_ids"]
     return ids
+
+
+def random_ids(lengths: Sequence[int], vocabulary: int, seed: int) -> list[list[int]]:
+    """One prompt per length, of random token ids below ``vocabulary``; none begins as another does."""
+    draw = random.Random(seed)
+    return [[draw.randrange(_FIRST_ID, vocabulary) for _ in range(length)] for length in lengths]
 
 
 def slices(tokens: Sequence[int], lengths: Sequence[int]) -> list[list[int]]:

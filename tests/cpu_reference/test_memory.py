@@ -17,20 +17,18 @@ def test_tensors_count_once_while_they_live():
     assert memory.live_tensor_bytes() == before
 
 
-def mapped(owner, monkeypatch):
+def mapped(owner):
     """A page of symmetric memory that process ``owner`` made."""
-    with monkeypatch.context() as patch:
-        patch.setattr(symmetric_memory.os, "getpid", lambda: owner)
-        file = os.memfd_create(f"{symmetric_memory._NAME}{os.getpid()}")
+    file = os.memfd_create(f"{symmetric_memory._NAME}{owner}")
     os.ftruncate(file, 4096)
     tensor = torch.from_file(f"/proc/self/fd/{file}", shared=True, size=1024, dtype=torch.float32)
     os.close(file)
     return tensor
 
 
-def test_peers_memory_does_not_count_while_it_is_mapped(monkeypatch):
+def test_peers_memory_does_not_count_while_it_is_mapped():
     before = memory.live_tensor_bytes()
-    mine, peers = mapped(os.getpid(), monkeypatch), mapped(os.getpid() + 1, monkeypatch)
+    mine, peers = mapped(os.getpid()), mapped(os.getpid() + 1)
     assert symmetric_memory.peer_addresses() == {peers.data_ptr()}
     assert memory.live_tensor_bytes() - before == 4096
     del mine, peers

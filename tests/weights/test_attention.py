@@ -44,7 +44,7 @@ def gather(layers):
 
 
 def test_all_heads_equal_the_sum_of_the_ranks_heads_and_leave_the_layer_alone():
-    torch.manual_seed(0)
+    torch.manual_seed(0)  # of 300 other seeds 13 cancel so far that float32 sums in another order differ
     layers = make_layers(SIZE)
     x = torch.randn(5, 6)
     expected = torch.zeros(5, 7)
@@ -59,7 +59,7 @@ def test_all_heads_equal_the_sum_of_the_ranks_heads_and_leave_the_layer_alone():
     all_heads = with_all_heads(base, SIZE, lambda: gather(layers))
     heads, output = all_heads(x)
     assert heads == 6
-    torch.testing.assert_close(output, expected, atol=1e-4, rtol=1e-4)  # sums in another order
+    torch.testing.assert_close(output, expected)
     assert base.__dict__ == before
     assert base.attn_mqa.tp_q_head_num == 2
 
