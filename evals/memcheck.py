@@ -57,6 +57,8 @@ def main(
         program = shutil.which(sanitizer)
         if program is None:
             raise UsageError(f"--sanitizer {sanitizer} is not a program here: it comes with the CUDA toolkit.")
+        if output is not None and _summed_up(output):
+            raise UsageError(f"--output {output} holds an earlier run's logs, which would count: name another folder.")
         folder = stack.enter_context(log_folder(output, "memcheck"))
         arguments = ["--tp-size", str(tp_size), *_CP, *_PLAIN, *(server_args or ())]
         spec = ServerSpec("memcheck", model_path, arguments)

@@ -15,6 +15,7 @@ def test_a_product_is_the_exact_one_rounded_once(dtype: torch.dtype) -> None:
     assert torch.equal(dense.linear(x, w, bias), expected)
     a, b = torch.randn(3, 4, 200).to(dtype), torch.randn(3, 200, 5).to(dtype)
     assert torch.equal(dense.bmm(a, b), (a.double() @ b.double()).to(dtype))
+    assert torch.equal(dense.matmul(x, w.T), (x.double() @ w.double().T).to(dtype))
     out = torch.empty(3, 4, 5, dtype=dtype)
     assert dense.bmm(a, b, out=out) is out
     assert torch.equal(out, dense.bmm(a, b))

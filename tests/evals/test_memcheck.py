@@ -68,6 +68,17 @@ def test_bad_input(tmp_path, sanitizer, change, sentence):
     assert not (tmp_path / "logs").exists()
 
 
+def test_an_earlier_runs_logs_do_not_count(tmp_path, sanitizer):
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "memcheck-1.log").write_text(CLEAN)
+    app = typer.Typer()
+    app.command()(memcheck.main)
+    given = ("--model-path", tmp_path, "--sanitizer", sanitizer, "--output", tmp_path)
+    result = CliRunner().invoke(app, [str(word) for word in given])
+    assert result.exit_code == 2
+    assert "holds an earlier run's logs" in " ".join(result.output.split())
+
+
 def wait_for_the_end(ready):
     memcheck_ranks.register()
     ready.send(os.getpid())
