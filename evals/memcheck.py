@@ -12,13 +12,13 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-import psutil
 import typer
 from rich.console import Console
 
@@ -57,16 +57,16 @@ def main(
         program = shutil.which(sanitizer)
         if program is None:
             raise UsageError(f"--sanitizer {sanitizer} is not a program here: it comes with the CUDA toolkit.")
-        if output is not None and _summed_up(output):
-            raise UsageError(f"--output {output} holds an earlier run's logs, which would count: name another folder.")
+        if output is not None and (_summed_up(output) or (output / memcheck_ranks.END).exists()):
+            raise UsageError(f"--output {output} holds an earlier run's files, which would count: name another folder.")
         folder = stack.enter_context(log_folder(output, "memcheck"))
         arguments = ["--tp-size", str(tp_size), *_CP, *_PLAIN, *(server_args or ())]
-        spec = ServerSpec("memcheck", model_path, arguments)
+        spec = ServerSpec("server", model_path, arguments)
         wrapper = _wrapper(program, folder)
         spec = with_plugin(spec, memcheck_ranks, folder / "plugin", **{memcheck_ranks.VARIABLE: str(wrapper)})
         with running(spec, folder) as server:
             counters = _ask(server, prompts, vocabulary)
-            found = _end_ranks(server, folder, tp_size)
+            found = _end_processes(server, folder, tp_size)
         wrong = problems(found, counters, tp_size)
         console.print(f"{counters['cp_extends']} CP extends of {counters['cp_rows']} rows.")
         for name, text in found.items():
@@ -109,13 +109,11 @@ def _ask(server: Server, lengths: Sequence[int], vocabulary: int) -> dict[str, i
     return server.cp_counters()
 
 
-def _end_ranks(server: Server, folder: Path, tp_size: int) -> dict[str, str]:
-    """Let all ranks end; by name, the logs in which the sanitizer summed up."""
+def _end_processes(server: Server, folder: Path, tp_size: int) -> dict[str, str]:
+    """Let all processes but the leading one end; by name, the logs in which the sanitizer summed up."""
     assert server.pid is not None
-    for process in psutil.Process(server.pid).children(recursive=True):
-        with contextlib.suppress(psutil.Error):
-            if "sglang::scheduler" in " ".join(process.cmdline()[:1]):
-                os.kill(process.pid, memcheck_ranks.END)
+    os.kill(server.pid, signal.SIGSTOP)  # it would kill the others when it sees one end
+    (folder / memcheck_ranks.END).touch()
     deadline = time.monotonic() + _END_S
     while len(found := _summed_up(folder)) < tp_size and time.monotonic() < deadline:
         time.sleep(0.5)

@@ -220,7 +220,7 @@ def main(
                 result = soak(
                     server,
                     Reference(plain.url),
-                    lambda number: generate(seed, number % pool),
+                    lambda number: _BY_NAME[arm].played(generate(seed, number % pool)),
                     minutes=minutes,
                     warm_up=warm_up,
                     interval_s=interval,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from evals.arms import Arm, reference_spec
+from evals.fuzz.generate import crowded, without_penalties
+from evals.fuzz.streams import Stream
 from evals.server import ServerSpec
 from sglang_cp import agreement
 from sglang_cp.tiny_checkpoint.config import TinyConfig
@@ -23,13 +25,22 @@ _STRICT = {
 _AGREED = {agreement.VARIABLE: "1"}
 
 
+def _as_it_is(stream: Stream) -> Stream:
+    return stream
+
+
 @dataclass(frozen=True)
 class FuzzArm:
-    """One CP server: an arm, and what no arm of the parity harness has."""
+    """One CP server: an arm, and what no arm of the parity harness has.
+
+    Attributes:
+        played: from a generated stream to the one that this server is asked.
+    """
 
     arm: Arm
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
+    played: Callable[[Stream], Stream] = _as_it_is
 
     @property
     def name(self) -> str:
@@ -48,13 +59,22 @@ FUZZ_ARMS = (
     FuzzArm(Arm("tp4-sharded-256", 4, "sharded", min_tokens=256, shard_source="process-group", chunk=512)),
     # Requests are retracted: the pool holds the longest one, and little more.
     FuzzArm(
-        Arm("tp2-sharded-pressure", 2, "sharded", shard_source="symmetric-memory", chunk=64, mixed=True),
-        ("--max-total-tokens", "1536", "--schedule-conservativeness", "0.05"),
+        Arm("tp2-sharded-pressure", 2, "sharded", 96, "symmetric-memory"),
+        ("--max-total-tokens", "1344", "--schedule-conservativeness", "0.05"),
+        played=crowded,
     ),
     FuzzArm(Arm("tp4-replicated", 4, "replicated", chunk=256)),
-    FuzzArm(Arm("tp2-sharded-no-overlap", 2, "sharded", min_tokens=33, chunk=64), ("--disable-overlap-schedule",)),
+    # A penalty reaches the logits one step earlier than in the reference, whose scheduler overlaps.
+    FuzzArm(
+        Arm("tp2-sharded-no-overlap", 2, "sharded", min_tokens=33, chunk=64),
+        ("--disable-overlap-schedule",),
+        played=without_penalties,
+    ),
 )
 """In the order in which blocks of streams go to them."""
+
+RETRACTING = frozenset(arm.name for arm in FUZZ_ARMS if arm.played is crowded)
+"""Arms that show nothing if they retract no request."""
 
 
 MODELS = {

@@ -19,6 +19,9 @@ LARGE = (192, 256, 320, 384, 512, 576)
 LONGEST = 1200
 """Prompts and answers together, in tokens."""
 
+CROWDED_TOKENS = 96
+"""By which answers are longer where the pool is to overflow: at least one page boundary is crossed."""
+
 T = TypeVar("T")
 
 
@@ -78,6 +81,22 @@ def without_penalties(stream: Stream) -> Stream:
     return Stream(
         waves=tuple(wave.model_copy(update={"requests": _without_penalty(wave.requests)}) for wave in stream.waves)
     )
+
+
+def crowded(stream: Stream) -> Stream:
+    """The stream as it fills a small pool: all its requests in one wave, each with a twin of other text, and answers so
+    long that they need more pages than they were admitted with."""
+    longer = [
+        request.model_copy(update={"new_tokens": request.new_tokens + CROWDED_TOKENS}) for request in stream.requests
+    ]
+    return Stream(waves=(Wave(requests=_comparable([*longer, *map(_twin, longer)])),))
+
+
+def _twin(request: Request) -> Request:
+    other = (
+        piece if piece.seed is None else piece.model_copy(update={"seed": piece.seed ^ 1}) for piece in request.prompt
+    )
+    return request.model_copy(update={"prompt": tuple(other)})
 
 
 def _without_penalty(requests: Sequence[Request]) -> tuple[Request, ...]:

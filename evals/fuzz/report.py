@@ -8,7 +8,7 @@ from pathlib import Path
 from evals.fuzz.results import Played, read_played, read_settings, totals, unproved
 
 _COLUMNS = ("streams", "requests", "aborted", "tokens compared", "logprobs compared", "largest difference, nats",
-            "CP extends", "CP rows", "rows over top-k", "failures")  # fmt: skip
+            "retractions", "CP extends", "CP rows", "rows over top-k", "failures")  # fmt: skip
 
 
 def report(paths: Sequence[Path]) -> str:
@@ -38,6 +38,6 @@ def report(paths: Sequence[Path]) -> str:
 def _row(name: str, total: Played, lines: Sequence[Played]) -> str:
     counts = (total.index, total.requests, total.aborted, total.tokens, total.logprobs)
     failures = sum(line.failed for line in lines if line.arm == total.arm)
-    after = (total.cp_extends, total.cp_rows, total.cp_rows_over_topk, failures)
+    after = (total.retractions, total.cp_extends, total.cp_rows, total.cp_rows_over_topk, failures)
     cells = [*(f"{count:,}" for count in counts), f"{total.max_gap:.1e}", *(f"{count:,}" for count in after)]
     return f"| {name} | {' | '.join(cells)} |"

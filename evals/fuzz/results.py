@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from evals.fuzz.arms import RETRACTING
 from evals.fuzz.streams import Stream
 from sglang_cp.errors import UsageError, first_problem
 
@@ -28,7 +29,8 @@ class Settings(_Value):
 
 
 class Played(_Value):
-    """One stream against one arm; counts of requests, tokens, logprobs, extends and rows, and nats and seconds."""
+    """One stream against one arm; counts of requests, tokens, logprobs, retractions, extends and rows, and nats and
+    seconds."""
 
     index: int
     arm: str
@@ -37,6 +39,7 @@ class Played(_Value):
     tokens: int
     logprobs: int
     max_gap: float
+    retractions: int
     cp_extends: int
     cp_rows: int
     cp_rows_over_topk: int
@@ -148,7 +151,7 @@ def totals(played: Iterable[Played]) -> dict[str, Played]:
     by_arm: defaultdict[str, list[Played]] = defaultdict(list)
     for line in played:
         by_arm[line.arm].append(line)
-    sums = ("requests", "aborted", "tokens", "logprobs", "cp_extends", "cp_rows", "cp_rows_over_topk", "seconds")
+    sums = Played.model_fields.keys() - {"index", "arm", "max_gap", "failed"}
     return {
         arm: Played(
             index=len(lines),
@@ -170,6 +173,7 @@ def unproved(played: Sequence[Played], least_streams: int = 10) -> list[str]:
         for what, count in (
             ("no extend was dealt out", total.cp_extends),
             ("top-k dropped no key of an extend that was dealt out", total.cp_rows_over_topk),
+            ("no request was retracted", total.retractions or arm not in RETRACTING),
         )
         if not count
     ]

@@ -91,7 +91,7 @@ class Fuzzer:
         with ThreadPoolExecutor(1) as pool:
             waiting: tuple[FuzzArm, int, Future[Prepared]] | None = None
             for arm, index in items:
-                ahead = (arm, index, pool.submit(self._prepare, generate(self.seed, index)))
+                ahead = (arm, index, pool.submit(self._prepare, arm.played(generate(self.seed, index))))
                 if waiting is not None:
                     yield (*waiting[:2], waiting[2].result())
                 waiting = ahead
@@ -155,6 +155,7 @@ def _played(arm: FuzzArm, index: int, stream: Stream, verdict: Verdict) -> Playe
         tokens=verdict.compared.tokens,
         logprobs=verdict.compared.logprobs,
         max_gap=verdict.compared.max_gap,
+        retractions=verdict.compared.retractions,
         cp_extends=verdict.counters.get("cp_extends", 0),
         cp_rows=verdict.counters.get("cp_rows", 0),
         cp_rows_over_topk=verdict.counters.get("cp_rows_over_topk", 0),

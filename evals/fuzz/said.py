@@ -28,6 +28,7 @@ class Said:
         output_logprobs: of the output tokens.
         input_logprobs: of the prompt's tokens from ``logprob_start`` on.
         top: by position, input before output, the best tokens' ids and logprobs.
+        retractions: how often the request was retracted and came back.
     """
 
     tokens: tuple[int, ...]
@@ -38,6 +39,7 @@ class Said:
     input_logprobs: Positions = ()
     top_input: Tops = ()
     top_output: Tops = ()
+    retractions: int = 0
 
     @classmethod
     def from_response(cls, response: Mapping[str, Any]) -> Said:
@@ -60,6 +62,7 @@ class Said:
             input_logprobs=_logprobs(meta.get("input_token_logprobs")),
             top_input=_top(meta.get("input_top_logprobs")),
             top_output=_top(meta.get("output_top_logprobs")),
+            retractions=int(meta.get("num_retractions", 0)),
         )
 
 
@@ -73,17 +76,19 @@ class Outcome:
 
 @dataclass
 class Compared:
-    """How much was compared, and by how much logprobs differ at most, in nats."""
+    """How much was compared, by how much logprobs differ at most, in nats, and how often requests were retracted."""
 
     tokens: int = 0
     logprobs: int = 0
     max_gap: float = 0.0
+    retractions: int = 0
 
     def add(self, other: Compared) -> None:
         """Count what was compared elsewhere."""
         self.tokens += other.tokens
         self.logprobs += other.logprobs
         self.max_gap = max(self.max_gap, other.max_gap)
+        self.retractions += other.retractions
 
 
 def judge(request: Request, expected: Said, outcome: Outcome, tolerance: float, compared: Compared) -> list[str]:
@@ -111,6 +116,7 @@ def _differences(
 ) -> list[str]:
     common = min(len(said.tokens), len(expected.tokens))
     compared.tokens += common
+    compared.retractions += said.retractions
     first = next((i for i in range(common) if said.tokens[i] != expected.tokens[i]), None)
     found = []
     if first is not None:

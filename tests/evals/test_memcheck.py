@@ -68,15 +68,16 @@ def test_bad_input(tmp_path, sanitizer, change, sentence):
     assert not (tmp_path / "logs").exists()
 
 
-def test_an_earlier_runs_logs_do_not_count(tmp_path, sanitizer):
+@pytest.mark.parametrize("file", ["memcheck-1.log", memcheck_ranks.END])
+def test_an_earlier_runs_files_do_not_count(tmp_path, sanitizer, file):
     (tmp_path / "config.json").write_text("{}")
-    (tmp_path / "memcheck-1.log").write_text(CLEAN)
+    (tmp_path / file).write_text(CLEAN)
     app = typer.Typer()
     app.command()(memcheck.main)
     given = ("--model-path", tmp_path, "--sanitizer", sanitizer, "--output", tmp_path)
     result = CliRunner().invoke(app, [str(word) for word in given])
     assert result.exit_code == 2
-    assert "holds an earlier run's logs" in " ".join(result.output.split())
+    assert "holds an earlier run's files" in " ".join(result.output.split())
 
 
 def wait_for_the_end(ready):
@@ -100,7 +101,7 @@ def test_a_spawned_process_runs_under_the_sanitizer_and_ends_of_its_own_accord(t
     assert here.poll(60)
     pid = here.recv()
     assert pid != process.pid, "it was not started by the sanitizer"
-    os.kill(pid, memcheck_ranks.END)
+    (tmp_path / memcheck_ranks.END).touch()
     process.join(60)
     assert process.exitcode == 0
     assert list(memcheck._summed_up(tmp_path).values()) == [CLEAN]

@@ -8,8 +8,8 @@ from evals.fuzz import __main__ as command
 from evals.fuzz.results import Folder, Played, Settings
 
 PLAYED = Played(
-    index=0, arm="tp2-sharded", requests=1, aborted=0, tokens=2, logprobs=2, max_gap=0.0, cp_extends=1, cp_rows=4,
-    cp_rows_over_topk=1, seconds=1.0, failed=False,
+    index=0, arm="tp2-sharded", requests=1, aborted=0, tokens=2, logprobs=2, max_gap=0.0, retractions=0, cp_extends=1,
+    cp_rows=4, cp_rows_over_topk=1, seconds=1.0, failed=False,
 )  # fmt: skip
 
 

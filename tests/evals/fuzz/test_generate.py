@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evals.fuzz.generate import LARGE, LONGEST, PAGE, SMALL, generate, without_penalties
+from evals.fuzz.generate import CROWDED_TOKENS, LARGE, LONGEST, PAGE, SMALL, crowded, generate, without_penalties
 from evals.fuzz.streams import Stream
 from sglang_cp.tiny_checkpoint.config import TinyConfig
 
@@ -101,3 +101,14 @@ def test_without_penalties_all_else_is_as_it_was(stream):
     assert without_penalties(stream).size == stream.size
     if not any(request.frequency_penalty for request in stream.requests):
         assert without_penalties(stream) == stream
+
+
+@given(STREAMS)
+def test_a_crowded_stream_asks_twice_as_much_at_once_and_for_longer(stream):
+    full = crowded(stream)
+    assert len(full.waves) == 1
+    assert len(set(full.requests)) == 2 * len(set(stream.requests))
+    for request, before in zip(full.requests, (*stream.requests, *stream.requests), strict=True):
+        assert request.prompt_tokens == before.prompt_tokens
+        assert request.new_tokens == before.new_tokens + CROWDED_TOKENS > PAGE
+        assert not request.frequency_penalty

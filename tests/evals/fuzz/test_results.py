@@ -11,8 +11,8 @@ SETTINGS = Settings(seed=3, model="glm", tolerance=1e-5, versions={"sglang": "1"
 
 
 def line(index=0, arm="tp2-sharded", **changes):
-    values = {"requests": 2, "aborted": 1, "tokens": 7, "logprobs": 5, "max_gap": 1e-6, "cp_extends": 3, "cp_rows": 90,
-              "cp_rows_over_topk": 9, "seconds": 1.5, "failed": False}  # fmt: skip
+    values = {"requests": 2, "aborted": 1, "tokens": 7, "logprobs": 5, "max_gap": 1e-6, "retractions": 0,
+              "cp_extends": 3, "cp_rows": 90, "cp_rows_over_topk": 9, "seconds": 1.5, "failed": False}  # fmt: skip
     return Played(index=index, arm=arm, **{**values, **changes})
 
 
@@ -72,13 +72,19 @@ def test_cp_must_have_taken_part():
     assert no_drop.startswith("tp2-sharded: top-k dropped no key")
 
 
+def test_the_arm_under_pressure_must_have_retracted():
+    under_pressure = [line(index, arm="tp2-sharded-pressure") for index in range(10)]
+    assert unproved(under_pressure) == ["tp2-sharded-pressure: no request was retracted in 10 streams."]
+    assert unproved([*under_pressure[1:], line(0, arm="tp2-sharded-pressure", retractions=1)]) == []
+
+
 def test_report_adds_up_over_folders(tmp_path):
     one, other = Folder(tmp_path / "a", SETTINGS), Folder(tmp_path / "b", SETTINGS)
     one.add(line(0))
-    one.add(line(1, arm="tp4-sharded", max_gap=2e-6, failed=True))
+    one.add(line(1, arm="tp4-sharded", max_gap=2e-6, retractions=2, failed=True))
     other.add(line(0, arm="tp4-sharded"))
     lines = report([one.path, other.path]).splitlines()
-    assert lines[2] == "| tp2-sharded | 1 | 2 | 1 | 7 | 5 | 1.0e-06 | 3 | 90 | 9 | 0 |"
-    assert lines[3] == "| tp4-sharded | 2 | 4 | 2 | 14 | 10 | 2.0e-06 | 6 | 180 | 18 | 1 |"
-    assert lines[4] == "| all | 3 | 6 | 3 | 21 | 15 | 2.0e-06 | 9 | 270 | 27 | 1 |"
+    assert lines[2] == "| tp2-sharded | 1 | 2 | 1 | 7 | 5 | 1.0e-06 | 0 | 3 | 90 | 9 | 0 |"
+    assert lines[3] == "| tp4-sharded | 2 | 4 | 2 | 14 | 10 | 2.0e-06 | 2 | 6 | 180 | 18 | 1 |"
+    assert lines[4] == "| all | 3 | 6 | 3 | 21 | 15 | 2.0e-06 | 2 | 9 | 270 | 27 | 1 |"
     assert "Seeds 3; 2 different streams; model glm" in lines[6]

@@ -1,6 +1,7 @@
 """What counts as a difference: the whole answer, or how it begins where the request was called off."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -121,6 +122,13 @@ def test_the_last_token_of_a_retracted_request_that_was_called_off_is_not_its_fi
     meta = {"finish_reason": {"type": "abort"}, "completion_tokens": 3, "output_token_logprobs": [[0.0, 65, None]] * 3}
     answered = Said.from_response({"text": "ABC", "output_ids": [67], "meta_info": meta})
     assert found(Outcome((answered,)), **ABORTED) == []
+
+
+def test_retractions_are_counted():
+    compared = Compared()
+    judge(request(), EXPECTED, Outcome((replace(EXPECTED, retractions=2),)), 1e-5, compared)
+    assert compared.retractions == 2
+    assert Said.from_response({"meta_info": {"finish_reason": None, "num_retractions": 3}}).retractions == 3
 
 
 def test_from_a_response():
