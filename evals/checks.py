@@ -10,6 +10,9 @@ from evals.answers import Answer, Difference, compare
 from evals.prompts import BATCH, LENGTHS, PREFIXES, slices
 from evals.server import Server, ServerError
 
+MAX_LOGPROB_NATS = 1e-6
+"""On the CPU reference platform answers agree to the bit (evals/results/fuzz.md): sums are float64, rounded once. One
+that lies between two float32 values may be rounded either way, by the order of its terms: a logprob moves by 1e-7."""
 NEW_TOKENS = 4
 _CONCURRENCY = 8
 

@@ -18,8 +18,7 @@ from rich.table import Table
 
 from evals.answers import Answer, compare
 from evals.arms import Arm, tiny_model, with_nominal_memory
-from evals.checks import greedy
-from evals.parity import MAX_LOGPROB_NATS
+from evals.checks import MAX_LOGPROB_NATS, greedy
 from evals.prompts import TEXT
 from evals.server import Server, ServerError, end_on_sigterm, running
 from sglang_cp.tiny_checkpoint.config import TinyConfig

@@ -23,8 +23,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from evals.arms import KEEPS_FREED_MEMORY, SPAWNED, tiny_model
+from evals.checks import MAX_LOGPROB_NATS
 from evals.fuzz.arms import FUZZ_ARMS, MODELS, FuzzArm, reference
-from evals.fuzz.bench import TOLERANCE_NATS, check, judge_all, settle
+from evals.fuzz.bench import check, judge_all, settle
 from evals.fuzz.generate import generate, without_penalties
 from evals.fuzz.play import connect, play
 from evals.fuzz.reference import Reference
@@ -155,7 +156,7 @@ async def _traffic(
             number = next(numbers)
             prepared = await asyncio.to_thread(oracle.prepare, without_penalties(streams(number)))
             outcomes = await play(client, prepared.stream, prepared.prompts, limit)
-            found = judge_all(prepared, outcomes, TOLERANCE_NATS, result.compared)
+            found = judge_all(prepared, outcomes, MAX_LOGPROB_NATS, result.compared)
             result.problems += [f"Stream {number}, {sentence}." for sentence in found]
             result.count(prepared.stream)
             on(result)

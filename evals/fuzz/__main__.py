@@ -23,8 +23,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from evals.arms import tiny_model
+from evals.checks import MAX_LOGPROB_NATS
 from evals.fuzz.arms import FUZZ_ARMS, MODELS, FuzzArm, reference
-from evals.fuzz.bench import TOLERANCE_NATS, Bench, Verdict
+from evals.fuzz.bench import Bench, Verdict
 from evals.fuzz.reference import Reference
 from evals.fuzz.report import report as report_of
 from evals.fuzz.results import Folder, Replay, Settings, read_played, unproved, versions
@@ -44,7 +45,7 @@ def main(
     block: Annotated[int, typer.Option(help="Streams between two starts of a server.")] = 50,
     arms_per_stream: Annotated[int, typer.Option(help="Arms that each stream is played against.")] = 1,
     model: Annotated[str, typer.Option(help=f"{', '.join(MODELS)}, or a checkpoint's directory.")] = "glm",
-    tolerance: Annotated[float, typer.Option(help="Largest logprob difference, nats.")] = TOLERANCE_NATS,
+    tolerance: Annotated[float, typer.Option(help="Largest logprob difference, nats.")] = MAX_LOGPROB_NATS,
     max_failures: Annotated[int, typer.Option(help="Stop after so many.")] = 5,
     output: Annotated[Path | None, typer.Option(help="Folder for results; by default a temporary one.")] = None,
     replay: Annotated[bool, typer.Option("--replay", help="Play the files PATHS and nothing else.")] = False,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from evals.arms import Arm, reference_spec
-from evals.fuzz.generate import crowded, without_penalties
+from evals.fuzz.generate import crowded, mixing, without_penalties
 from evals.fuzz.streams import Stream
 from evals.server import ServerSpec
 from sglang_cp import agreement
@@ -53,7 +53,9 @@ class FuzzArm:
 
 FUZZ_ARMS = (
     FuzzArm(Arm("tp2-sharded", 2, "sharded"), env=_AGREED),
-    FuzzArm(Arm("tp4-sharded-mixed", 4, "sharded", shard_source="symmetric-memory", chunk=256, mixed=True)),
+    FuzzArm(
+        Arm("tp4-sharded-mixed", 4, "sharded", shard_source="symmetric-memory", chunk=256, mixed=True), played=mixing
+    ),
     FuzzArm(Arm("tp2-sharded-96", 2, "sharded", 96, "symmetric-memory", mixed=True), env=_AGREED),
     FuzzArm(Arm("tp2-replicated", 2, "replicated", chunk=64)),
     FuzzArm(Arm("tp4-sharded-256", 4, "sharded", min_tokens=256, shard_source="process-group", chunk=512)),

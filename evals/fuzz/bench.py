@@ -11,15 +11,13 @@ from pathlib import Path
 
 import httpx
 
+from evals.checks import MAX_LOGPROB_NATS
 from evals.fuzz.arms import FuzzArm
 from evals.fuzz.play import connect, play
 from evals.fuzz.reference import Prepared
 from evals.fuzz.said import Compared, Outcome, judge
 from evals.server import Server, ServerError, ServerSpec, running
 
-TOLERANCE_NATS = 1e-6
-"""Servers agree to the bit (evals/results/fuzz.md): sums are float64, rounded once. One that lies between two float32
-values may be rounded either way, by the order of its terms; that moves a logprob by about 1e-7."""
 _SETTLE_S = 60.0
 
 
@@ -44,7 +42,7 @@ class Verdict:
 class Bench:
     """One arm's server, started when it is needed, and anew after it broke."""
 
-    def __init__(self, arm: FuzzArm, model: Path, logs: Path, tolerance: float = TOLERANCE_NATS) -> None:
+    def __init__(self, arm: FuzzArm, model: Path, logs: Path, tolerance: float = MAX_LOGPROB_NATS) -> None:
         self._spec: ServerSpec = arm.spec(model)
         self._logs = logs
         self._tolerance = tolerance
@@ -68,7 +66,7 @@ class Bench:
         return verdict
 
 
-def check(server: Server, prepared: Prepared, tolerance: float = TOLERANCE_NATS) -> Verdict:
+def check(server: Server, prepared: Prepared, tolerance: float = MAX_LOGPROB_NATS) -> Verdict:
     """Play a stream against a running server and judge it."""
     verdict = Verdict()
     started = time.perf_counter()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -81,6 +82,23 @@ def without_penalties(stream: Stream) -> Stream:
     return Stream(
         waves=tuple(wave.model_copy(update={"requests": _without_penalty(wave.requests)}) for wave in stream.waves)
     )
+
+
+def mixing(stream: Stream) -> Stream:
+    """The stream with logprobs of every other request only: batches that SGLang mixes come and go within one stream."""
+    kept = itertools.cycle((False, True))
+    return Stream(
+        waves=tuple(
+            wave.model_copy(
+                update={"requests": tuple(r if next(kept) else _without_logprobs(r) for r in wave.requests)}
+            )
+            for wave in stream.waves
+        )
+    )
+
+
+def _without_logprobs(request: Request) -> Request:
+    return request.model_copy(update={"logprobs": "none", "logprob_start": 0, "top_logprobs": 0})
 
 
 def crowded(stream: Stream) -> Stream:

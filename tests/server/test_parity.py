@@ -3,13 +3,12 @@
 import pytest
 
 from evals.arms import ARMS, Arm
-from evals.checks import Reference, ask, batch, run_checks
-from evals.parity import MAX_LOGPROB_NATS, judge
+from evals.checks import MAX_LOGPROB_NATS, Reference, ask, batch, run_checks
+from evals.parity import judge
 from evals.prompts import LENGTHS, slices
 from evals.server import running
 
 BY_NAME = {arm.name: arm for arm in ARMS}
-PLAIN_TP_NOISE_NATS = 1e-5
 GLM_EXACT = ("glm", "float32")
 FEWER_LENGTHS = (3, 33, 65, 257, 601)
 CASES = [
@@ -32,8 +31,7 @@ def test_answers_equal_plain_sglang(model, dtype, name, reference_of, checkpoint
         ask(server, tokens[:601])
         one_prompt = {name: count - counters[name] for name, count in server.cp_counters().items()}
         completion = server.completion(prompt="Prefill context parallelism", max_tokens=8)
-    tolerance = MAX_LOGPROB_NATS if arm.cp_weights else PLAIN_TP_NOISE_NATS
-    result = judge(name, checks, counters, expect_cp=arm.cp_weights is not None, tolerance=tolerance)
+    result = judge(name, checks, counters, expect_cp=arm.cp_weights is not None, tolerance=MAX_LOGPROB_NATS)
     assert result.problems == []
     assert completion == reference.completion(prompt="Prefill context parallelism", max_tokens=8)
 

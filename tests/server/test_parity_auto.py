@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from evals import regret
 from evals.arms import Arm
-from evals.checks import ask, batch, greedy, single
-from evals.parity import MAX_LOGPROB_NATS, judge
+from evals.checks import MAX_LOGPROB_NATS, ask, batch, greedy, single
+from evals.parity import judge
 from evals.prompts import BATCH, LENGTHS, slices
 from evals.regret_grid import small_grid
 from evals.regret_times import read_times

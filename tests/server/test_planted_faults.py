@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from evals.arms import Arm
-from evals.checks import greedy, single
+from evals.checks import MAX_LOGPROB_NATS, greedy, single
 from evals.fuzz.bench import check
 from evals.fuzz.reference import Reference
-from evals.parity import MAX_LOGPROB_NATS, judge
+from evals.parity import judge
 from evals.plugins import with_plugin
 from evals.prompts import slices
 from evals.server import ServerError, running

@@ -7,7 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evals.fuzz.generate import CROWDED_TOKENS, LARGE, LONGEST, PAGE, SMALL, crowded, generate, without_penalties
+from evals.fuzz.generate import (
+    CROWDED_TOKENS,
+    LARGE,
+    LONGEST,
+    PAGE,
+    SMALL,
+    crowded,
+    generate,
+    mixing,
+    without_penalties,
+)
 from evals.fuzz.streams import Stream
 from sglang_cp.tiny_checkpoint.config import TinyConfig
 
@@ -112,3 +122,12 @@ def test_a_crowded_stream_asks_twice_as_much_at_once_and_for_longer(stream):
         assert request.prompt_tokens == before.prompt_tokens
         assert request.new_tokens == before.new_tokens + CROWDED_TOKENS > PAGE
         assert not request.frequency_penalty
+
+
+@given(STREAMS)
+def test_a_mixing_stream_asks_the_same_and_for_logprobs_of_every_other_request(stream):
+    requests = mixing(stream).requests
+    assert requests[1::2] == stream.requests[1::2]
+    for request, before in zip(requests[::2], stream.requests[::2], strict=True):
+        assert request.logprobs == "none"
+        assert before.model_copy(update={"logprobs": "none", "logprob_start": 0, "top_logprobs": 0}) == request

@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 
+from evals.checks import MAX_LOGPROB_NATS
 from evals.server import Server
 
 CHUNK = 512
@@ -18,8 +19,6 @@ MIN_TOKENS = 200
 """``--cp-min-tokens``: requests shorter than it run as plain TP unless they share a batch."""
 POOL_TOKENS = 24 * 64
 """``--max-total-tokens``: 24 pages."""
-MAX_NOISE = 1e-5
-"""Largest difference of a logprob (nats) or of a normed hidden state that a change of parallelism alone makes."""
 WAIT_S = 60.0
 
 _ANSWER = (
@@ -118,7 +117,7 @@ class Pair:
 
 
 def assert_same(got: Any, expected: Any) -> None:
-    """Two answers of /generate, or lists of them, say the same; floats up to MAX_NOISE."""
+    """Two answers of /generate, or lists of them, say the same; floats up to MAX_LOGPROB_NATS."""
     difference = _difference(_answer(got), _answer(expected))
     assert difference is None, difference
 
@@ -140,7 +139,7 @@ def _answer(response: Any) -> Any:
 def _difference(got: Any, expected: Any, where: str = "") -> str | None:
     """Where the two differ first, and how; None if they do not."""
     if isinstance(got, float) and isinstance(expected, float):
-        same = math.isclose(got, expected, rel_tol=0, abs_tol=MAX_NOISE)
+        same = math.isclose(got, expected, rel_tol=0, abs_tol=MAX_LOGPROB_NATS)
         return None if same else f"{where}: {got} != {expected}"
     if type(got) is not type(expected):
         return f"{where}: {got!r} != {expected!r}"

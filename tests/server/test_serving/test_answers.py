@@ -2,10 +2,10 @@
 
 import httpx
 
-from evals.checks import greedy
+from evals.checks import MAX_LOGPROB_NATS, greedy
 from evals.prompts import slices
 from tests.server.test_serving import checks
-from tests.server.test_serving.pair import MAX_NOISE, Counting
+from tests.server.test_serving.pair import Counting
 
 
 def test_logprobs(pair, tokens):
@@ -37,7 +37,7 @@ def test_score(pair, tokens):
     )
     assert len(ours) == 2
     assert all(
-        abs(a - b) < MAX_NOISE
+        abs(a - b) < MAX_LOGPROB_NATS
         for mine, yours in zip(ours, theirs, strict=True)
         for a, b in zip(mine, yours, strict=True)
     )
