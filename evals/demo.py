@@ -20,7 +20,8 @@ from evals.answers import Answer, compare
 from evals.arms import Arm, tiny_model, with_nominal_memory
 from evals.checks import MAX_LOGPROB_NATS, greedy
 from evals.prompts import TEXT
-from evals.server import Server, ServerError, end_on_sigterm, running
+from evals.server import Server, ServerError, end_on_sigterm, log_folder, running
+from sglang_cp.errors import UsageError
 from sglang_cp.tiny_checkpoint.config import TinyConfig
 
 NEW_TOKENS = 8
@@ -154,14 +155,14 @@ def main(
     """Serve a tiny GLM-5.x checkpoint with CP off, sharded and replicated, and compare the answers."""
     end_on_sigterm()
     console = Console()
-    work_dir.mkdir(parents=True, exist_ok=True)
-    console.print("Making a tiny GLM-5.x checkpoint ...")
-    model = tiny_model(work_dir, MODEL)
     text = TEXT.read_text(encoding="utf-8")
     prompts = [text[start : start + length] for start, length in PROMPTS]
     rows = []
     try:
         with contextlib.ExitStack() as stack:
+            stack.enter_context(log_folder(work_dir, "demo"))
+            console.print("Making a tiny GLM-5.x checkpoint ...")
+            model = tiny_model(work_dir, MODEL)
             console.print("Starting three servers on the CPU: CP off, sharded, replicated; about two minutes ...")
             with ThreadPoolExecutor(2) as pool:
                 specs = [with_nominal_memory(arm.spec(model, "float32"), MEMORY_MIB) for arm in ARMS]
@@ -172,7 +173,7 @@ def main(
             console.print("Asking all: the prompts in one batch ...")
             rows.append(ask_all(servers, prompts, "(all, one batch)"))
             costs = arms_table(servers, rows)
-    except ServerError as error:
+    except (ServerError, UsageError) as error:
         console.print(str(error), style="red", markup=False, soft_wrap=True)
         raise typer.Exit(1) from error
     console.print(requests_table(rows))

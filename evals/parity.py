@@ -17,10 +17,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from evals.accuracy import one_sentence
 from evals.arms import ARMS, Arm, reference_spec, tiny_model
 from evals.checks import MAX_LOGPROB_NATS, CheckResult, Reference, run_checks
 from evals.prompts import tokenize
-from evals.server import Server, ServerError, end_on_sigterm, log_folder, running
+from evals.server import Server, end_on_sigterm, log_folder, running
 from sglang_cp.doctor.model_config import read_config
 from sglang_cp.errors import UsageError
 from sglang_cp.tiny_checkpoint.config import TinyConfig
@@ -128,17 +129,14 @@ def main(
         _usage(f"--output {output} cannot be written: {output.parent} is not a directory.")
     results: dict[str, list[ArmResult]] = {}
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress, log_folder(log_dir, "parity") as logs:
-        try:
-            if reference is not None and candidate is not None:
-                results["given"] = _given(reference, candidate, tolerance, progress)
-            else:
-                checkpoint = model or tiny_model(logs, TinyConfig(nextn=speculative))
-                for name in DTYPES if mode == "both" else [mode]:
-                    results[name] = _started(checkpoint, DTYPES[name], arms, logs, tolerance, progress)
-        except ServerError as error:
-            console.print(str(error), style="red", markup=False, soft_wrap=True)
-            raise typer.Exit(2) from error
+    shown = Progress(*columns, console=console, transient=True)
+    with one_sentence(console), shown as progress, log_folder(log_dir, "parity") as logs:
+        if reference is not None and candidate is not None:
+            results["given"] = _given(reference, candidate, tolerance, progress)
+        else:
+            checkpoint = model or tiny_model(logs, TinyConfig(nextn=speculative))
+            for name in DTYPES if mode == "both" else [mode]:
+                results[name] = _started(checkpoint, DTYPES[name], arms, logs, tolerance, progress)
     for name, arm_results in results.items():
         console.print(table(arm_results, f"{name}: against plain SGLang, tp 1, CP off"))
         for result in arm_results:

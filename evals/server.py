@@ -19,6 +19,8 @@ from typing import Any
 
 import httpx
 
+from sglang_cp.errors import UsageError
+
 START_TIMEOUT_S = 600.0
 _POLITE_S = 1.0  # SGLang looks for requests that still run, of which there are none, only every 5 s
 _STOP_TIMEOUT_S = 20.0
@@ -132,9 +134,18 @@ def end_on_sigterm() -> None:
 
 @contextlib.contextmanager
 def log_folder(given: Path | None, name: str) -> Iterator[Path]:
-    """``given``, made if it is missing; without it a temporary folder, which goes at the end."""
+    """``given``, made if it is missing; without it a temporary folder, which goes at the end.
+
+    Raises:
+        UsageError: if ``given`` cannot be made or written to.
+    """
     if given is not None:
-        given.mkdir(parents=True, exist_ok=True)
+        try:
+            given.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=given):
+                pass
+        except OSError as error:
+            raise UsageError(f"The folder {given} cannot be written: {error.strerror}. Name another one.") from error
         yield given
         return
     with tempfile.TemporaryDirectory(prefix=f"sglang-cp-{name}-") as folder:

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import itertools
 import json
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -22,6 +23,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from evals.accuracy import one_sentence
 from evals.arms import KEEPS_FREED_MEMORY, SPAWNED, tiny_model
 from evals.checks import MAX_LOGPROB_NATS
 from evals.fuzz.arms import FUZZ_ARMS, MODELS, FuzzArm, reference
@@ -192,44 +194,44 @@ def main(
     seed: Annotated[int, typer.Option(help="Of the streams.")] = 1000,
     pool: Annotated[int, typer.Option(help="Different streams; they are played over and over.")] = 400,
     arm: Annotated[str, typer.Option(help=f"The server, of {', '.join(_BY_NAME)}.")] = "tp2-sharded-96",
-    interval: Annotated[float, typer.Option(help="Seconds between samples of memory.")] = 10.0,
+    interval: Annotated[
+        float | None, typer.Option(help="Seconds between samples of memory; by default 10, fewer in a short run.")
+    ] = None,
     output: Annotated[Path | None, typer.Option(help="Write all figures as JSON.")] = None,
     log_dir: Annotated[Path | None, typer.Option(help="Where server logs go; by default a temporary folder.")] = None,
 ) -> None:
     """Keep one CP server busy, compare every answer with plain SGLang, and watch memory."""
     end_on_sigterm()
     console = Console()
-    if not minutes > 0:
-        _usage(f"--minutes {minutes} is too short: give a number above 0.")
+    if not 0 < minutes < math.inf:
+        _usage(f"--minutes {minutes} is no time: give a number above 0.")
     if not 0 <= warm_up < 1:
         _usage(f"--warm-up {warm_up} is not a share of the time: give a number from 0 to under 1.")
     if pool < 1:
         _usage(f"--pool {pool} is too small: give at least 1.")
-    if not 0 < interval <= 6 * minutes:
-        _usage(f"--interval {interval} is no interval in {minutes:g} minutes: give up to a tenth of the time.")
+    longest_s = 6 * minutes
+    if interval is None:
+        interval = min(10.0, longest_s)
+    if not 0 < interval <= longest_s:
+        _usage(
+            f"--interval {interval} cannot be used: give more than 0 and at most {longest_s:g}, a tenth of the time."
+        )
     if arm not in _BY_NAME:
         _usage(f"--arm {arm} is not known: use one of {', '.join(_BY_NAME)}.")
     if output is not None and not output.parent.is_dir():
         _usage(f"--output {output} cannot be written: {output.parent} is not a directory.")
-    with log_folder(log_dir, "soak") as folder, _shown(console, minutes) as on:
+    with one_sentence(console), log_folder(log_dir, "soak") as folder, _shown(console, minutes) as on:
         model = tiny_model(folder, MODELS["glm"])
-        try:
-            with (
-                running(reference(model), folder) as plain,
-                running(watched(_BY_NAME[arm], model), folder) as server,
-            ):
-                result = soak(
-                    server,
-                    Reference(plain.url),
-                    lambda number: _BY_NAME[arm].played(generate(seed, number % pool)),
-                    minutes=minutes,
-                    warm_up=warm_up,
-                    interval_s=interval,
-                    on=on,
-                )
-        except ServerError as error:
-            console.print(str(error), style="red", markup=False, soft_wrap=True)
-            raise typer.Exit(2) from error
+        with running(reference(model), folder) as plain, running(watched(_BY_NAME[arm], model), folder) as server:
+            result = soak(
+                server,
+                Reference(plain.url),
+                lambda number: _BY_NAME[arm].played(generate(seed, number % pool)),
+                minutes=minutes,
+                warm_up=warm_up,
+                interval_s=interval,
+                on=on,
+            )
     print(table(result))
     _say(result.problems, console)
     if output:

@@ -7,6 +7,7 @@ SGLang only logs a plugin that fails, so :func:`check_loaded` is asked at start-
 from __future__ import annotations
 
 import contextlib
+import logging
 import sys
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
@@ -19,6 +20,8 @@ from sglang_cp.decision import mode_text
 from sglang_cp.errors import SglangCpError, UsageError
 from sglang_cp.layout import TokenLayout
 from sglang_cp.memory import weight_bytes
+
+logger = logging.getLogger(__name__)
 
 ORIGINS = ("disk", "distributed", "tensor", "ipc")
 """Where SGLang takes new weights from while it serves."""
@@ -49,7 +52,7 @@ def _hooks() -> dict[str, tuple[Callable[..., Any], str]]:
         _SCHEDULER + "configure_scheduler_process": (_check_patched, "before"),
         "sglang.srt.distributed.parallel_state.init_distributed_environment": (_check_alike, "after"),
         "sglang.srt.managers.scheduler_components.invariant_checker.create_scheduler_watchdog": (_watch, "after"),
-        _SCHEDULER + "Scheduler.run_event_loop": (_before_serving, "before"),
+        _SCHEDULER + "Scheduler.run_event_loop": (_serve, "around"),
         _SCHEDULER + "Scheduler.run_batch": (_note_mode, "after"),
         _SCHEDULER + "Scheduler.get_internal_state": (_add_state, "after"),
         _SCHEDULER + "Scheduler.set_internal_state": (_set_state, "around"),
@@ -116,15 +119,36 @@ def _where_it_stands(scheduler: Any) -> str:
     strategy = _per_batch_strategy()
     if strategy is None or strategy.placement is None:
         return ""
-    stats = scheduler.cur_batch.prefill_stats if scheduler.cur_batch else None
-    mode = stats.cp_mode if stats else None
-    if strategy.latest:  # this one is still being issued
-        decision, rows = strategy.latest
-        mode = mode_text(decision, rows, strategy.cp_size)
+    mode = _mode_of_current(strategy, scheduler)
     parts = [f"this batch runs as {mode}"] if mode else []
     if strategy.placement.awaited:
         parts += [f"this rank waits for {strategy.placement.awaited}: another rank has stopped, its own log says why"]
     return f"CP: {'; '.join(parts)}." if parts else ""
+
+
+def _mode_of_current(strategy: Any, scheduler: Any) -> str | None:
+    """How the batch at hand runs, None if that was not decided."""
+    if strategy.latest:  # this one is still being issued
+        decision, rows = strategy.latest
+        return mode_text(decision, rows, strategy.cp_size)
+    stats = scheduler.cur_batch.prefill_stats if scheduler.cur_batch else None
+    return stats.cp_mode if stats else None
+
+
+def _serve(original: Callable[..., Any], scheduler: Any) -> Any:
+    """The event loop, until the server ends. SGLang logs an error in it; this says what CP has to do with that."""
+    _before_serving(scheduler)
+    try:
+        return original(scheduler)
+    except Exception:
+        strategy = _per_batch_strategy()
+        if strategy and (mode := _mode_of_current(strategy, scheduler)):
+            logger.error(
+                "CP: this rank failed in a batch that runs as %s. If the error is of a connection, another rank has "
+                "ended: its own log says why, or the kernel's if it was killed.",
+                mode,
+            )
+        raise
 
 
 def _before_serving(scheduler: Any) -> None:

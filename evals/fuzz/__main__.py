@@ -61,11 +61,13 @@ def main(
         if report:
             print(report_of(paths or []))
             return
-        least = {"--minutes": (minutes, 0), "--streams": (streams, 1), "--first-stream": (first_stream, 0),
+        if minutes is not None and not 0 < minutes < math.inf:
+            raise UsageError(f"--minutes {minutes} is no time: give a number above 0.")
+        least = {"--streams": (streams, 1), "--first-stream": (first_stream, 0),
                  "--block": (block, 1), "--max-failures": (max_failures, 1), "--tolerance": (tolerance, 0)}  # fmt: skip
         for name, (value, at_least) in least.items():
             if value is not None and not value >= at_least:
-                raise UsageError(f"{name} {value} is too small: give at least {at_least}.")
+                raise UsageError(f"{name} {value} cannot be used: give at least {at_least}.")
         if minutes is None and streams is None and not replay:
             raise UsageError("Without an end a run goes on for ever: give --minutes or --streams.")
         arms = _arms(arm)

@@ -103,11 +103,14 @@ def _without_logprobs(request: Request) -> Request:
 
 def crowded(stream: Stream) -> Stream:
     """The stream as it fills a small pool: all its requests in one wave, each with a twin of other text, and answers so
-    long that they need more pages than they were admitted with."""
+    long that they need more pages than they were admitted with. Without penalties and minimal lengths, which SGLang
+    counts anew when a request that it retracted comes back, with CP off too."""
+    plain = {"frequency_penalty": 0.0, "min_new_tokens": 0}
     longer = [
-        request.model_copy(update={"new_tokens": request.new_tokens + CROWDED_TOKENS}) for request in stream.requests
+        request.model_copy(update={"new_tokens": request.new_tokens + CROWDED_TOKENS, **plain})
+        for request in stream.requests
     ]
-    return Stream(waves=(Wave(requests=_comparable([*longer, *map(_twin, longer)])),))
+    return Stream(waves=(Wave(requests=(*longer, *map(_twin, longer))),))
 
 
 def _twin(request: Request) -> Request:

@@ -12,13 +12,14 @@ from evals.soak_memory import Sample
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--minutes", "0"], "--minutes 0.0 is too short"),
-        (["--minutes", "nan"], "--minutes nan is too short"),
+        (["--minutes", "0"], "--minutes 0.0 is no time"),
+        (["--minutes", "nan"], "--minutes nan is no time"),
         (["--warm-up", "1"], "--warm-up 1.0 is not a share of the time"),
         (["--pool", "0"], "--pool 0 is too small"),
-        (["--minutes", "1", "--interval", "7"], "--interval 7.0 is no interval in 1 minutes"),
+        (["--minutes", "1", "--interval", "7"], "--interval 7.0 cannot be used: give more than 0 and at most 6"),
         (["--arm", "tp3"], "--arm tp3 is not known: use one of tp2-sharded"),
         (["--output", "/nowhere/soak.json"], "/nowhere is not a directory"),
+        (["--minutes", "1", "--log-dir", "/proc/soak"], "The folder /proc/soak cannot be written"),
     ],
 )
 def test_bad_input_is_refused_before_a_server_starts(arguments, sentence):

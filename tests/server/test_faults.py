@@ -30,6 +30,7 @@ def test_a_rank_that_stops_answering_in_a_pull(server):
 def test_out_of_memory_on_one_rank(server):
     """As with CP off: the rank logs it and has the server end; the other one does not wait for it."""
     log = server.end_of(ending_faults.OUT_OF_MEMORY)
+    assert "TP1] CP: this rank failed in a batch that runs as cp: 2 x 50 rows (100 >= 2). If the error is of a" in log
     assert "TP1] Scheduler hit an exception: Traceback" in log
     assert "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB (planted)." in log
     assert "SIGQUIT received" in log

@@ -24,10 +24,12 @@ def run(*arguments):
     ("arguments", "sentence"),
     [
         ([], "Without an end a run goes on for ever: give --minutes or --streams."),
-        (["--streams", "0"], "--streams 0 is too small: give at least 1."),
-        (["--minutes", "nan"], "--minutes nan is too small"),
-        (["--streams", "1", "--block", "0"], "--block 0 is too small"),
-        (["--streams", "1", "--first-stream", "-1"], "--first-stream -1 is too small"),
+        (["--streams", "0"], "--streams 0 cannot be used: give at least 1."),
+        (["--minutes", "nan"], "--minutes nan is no time"),
+        (["--minutes", "inf"], "--minutes inf is no time"),
+        (["--minutes", "0"], "--minutes 0.0 is no time"),
+        (["--streams", "1", "--block", "0"], "--block 0 cannot be used"),
+        (["--streams", "1", "--first-stream", "-1"], "--first-stream -1 cannot be used"),
         (["--streams", "1", "--arm", "tp3"], "--arm tp3 is not known: use one of tp2-sharded"),
         (["--streams", "1", "--arms-per-stream", "99"], "--arms-per-stream 99 must be between 1 and the 8 arms."),
         (["--streams", "1", "--model", "/nowhere"], "--model /nowhere is neither one of glm"),
@@ -44,6 +46,12 @@ def test_bad_input(arguments, sentence, tmp_path):
     assert code == 2
     assert sentence in said
     assert not output.exists()
+
+
+def test_a_folder_that_cannot_be_made_is_named():
+    code, said = run("--streams", "1", "--output", "/proc/fuzz")
+    assert code == 2
+    assert "The folder /proc/fuzz cannot be written: No such file or directory. Name another one." in said
 
 
 def test_a_report_of_several_folders(tmp_path):

@@ -122,6 +122,7 @@ def test_a_crowded_stream_asks_twice_as_much_at_once_and_for_longer(stream):
         assert request.prompt_tokens == before.prompt_tokens
         assert request.new_tokens == before.new_tokens + CROWDED_TOKENS > PAGE
         assert not request.frequency_penalty
+        assert not request.min_new_tokens
 
 
 @given(STREAMS)
