@@ -216,3 +216,44 @@ def test_static_cp_counts_an_extend_once_though_the_draft_model_splits_it_too(mo
             plugin._count_static_extend(None, 8, 0, 2, [9], [8])
         plugin._note_mode(None, None, None)
     assert (counters.cp_extends, counters.cp_rows) == (3, 24)
+
+
+@pytest.mark.parametrize(
+    ("latest", "batch", "said"),
+    [
+        (
+            (Decision(True, "threshold reached", "32 >= 8"), 32),
+            None,
+            "failed in a batch that runs as cp: 4 x 8 rows (32",
+        ),
+        (
+            None,
+            SimpleNamespace(prefill_stats=SimpleNamespace(cp_mode="tp (7 < 8)")),
+            "failed in a batch that runs as tp",
+        ),
+        (None, SimpleNamespace(prefill_stats=None), "this rank failed. If the error is of a connection, another rank"),
+        (None, None, "this rank failed. If the error is of a connection, another rank has ended"),
+    ],
+    ids=["being issued", "issued", "decode", "idle"],
+)
+def test_a_rank_that_fails_says_what_it_ran_and_where_to_look(strategy, monkeypatch, caplog, latest, batch, said):
+    monkeypatch.setattr(plugin, "_before_serving", lambda scheduler: None)
+
+    def loop(scheduler):
+        strategy.latest = latest
+        raise RuntimeError("Connection reset by peer")
+
+    with pytest.raises(RuntimeError, match="Connection reset"):
+        plugin._serve(loop, SimpleNamespace(cur_batch=batch))
+    assert said in caplog.text
+
+
+def test_a_rank_that_fails_with_cp_off_fails_as_sglang_does(monkeypatch, caplog):
+    monkeypatch.setattr(plugin, "_per_batch_strategy", lambda: None)
+
+    def loop(scheduler):
+        raise RuntimeError("Connection reset by peer")
+
+    with pytest.raises(RuntimeError, match="Connection reset"):
+        plugin._serve(loop, SimpleNamespace(cur_batch=None))
+    assert caplog.text == ""

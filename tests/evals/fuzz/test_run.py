@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evals.fuzz.arms import FUZZ_ARMS
-from evals.fuzz.generate import generate
+from evals.fuzz.arms import FUZZ_ARMS, RETRACTING
+from evals.fuzz.generate import crowded, generate
 from evals.fuzz.results import Folder, Settings, read_played
 from evals.fuzz.run import CONFIRMATIONS, SHRINK_REPLAYS, Fuzzer, schedule
 from tests.evals.fuzz.examples import FakeBench, FakeReference
@@ -44,12 +44,20 @@ def test_without_an_end_all_arms_have_their_turn():
 def test_every_stream_is_played_once_and_a_second_run_plays_nothing(folder):
     bench = FakeBench(lambda stream: False)
     assert fuzz(folder, bench) == []
-    assert bench.plays == [generate(0, index) for index in range(6)]
+    assert bench.plays == [FUZZ_ARMS[index // 2].played(generate(0, index)) for index in range(6)]
     assert [(line.index, line.arm) for line in read_played(folder.path)] == [
         (index, FUZZ_ARMS[index // 2].name) for index in range(6)
     ]
     fuzz(Folder(folder.path, SETTINGS), bench, streams=7)
-    assert bench.plays[6:] == [generate(0, 6)]
+    assert bench.plays[6:] == [FUZZ_ARMS[3].played(generate(0, 6))]
+
+
+def test_an_arm_is_asked_its_own_form_of_a_stream(folder):
+    bench = FakeBench(lambda stream: False)
+    (arm,) = (arm for arm in FUZZ_ARMS if arm.name in RETRACTING)
+    fuzzer = Fuzzer(0, FakeReference(), folder, lambda arm: bench, lambda *_: None)
+    fuzzer.run(schedule(0, 3, 3, [arm], 1), lambda: False, 1)
+    assert bench.plays == [crowded(generate(0, index)) for index in range(3)]
 
 
 def test_a_failure_is_shrunk_and_kept(folder):
