@@ -144,8 +144,8 @@ def _serve(original: Callable[..., Any], scheduler: Any) -> Any:
         if strategy := _per_batch_strategy():
             mode = _mode_of_current(strategy, scheduler)
             logger.error(
-                "CP: this rank failed%s. If the error is of a connection, another rank has ended: its own log says why, "
-                "or the kernel's if it was killed.",
+                "CP: this rank failed%s. If the error is of a connection, another rank has ended: its own log says "
+                "why, or the kernel's if it was killed.",
                 f" in a batch that runs as {mode}" if mode else "",
             )
         raise
