@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -20,6 +20,7 @@ from rich.table import Table
 from evals.accuracy import one_sentence
 from evals.arms import ARMS, Arm, reference_spec, tiny_model
 from evals.checks import MAX_LOGPROB_NATS, CheckResult, Reference, run_checks
+from evals.given import require_parent
 from evals.prompts import tokenize
 from evals.server import Server, end_on_sigterm, log_folder, running
 from sglang_cp.doctor.model_config import read_config
@@ -112,21 +113,25 @@ def main(
     """Compare CP with plain SGLang; exit code 1 if an arm differs, 2 for unusable input."""
     end_on_sigterm()
     console = Console()
-    arms = _chosen(arm)
-    if mode not in (*DTYPES, "both"):
-        _usage(f"--mode {mode} is not known: use exact, faithful or both.")
-    if (reference is None) != (candidate is None):
-        _usage("--reference and --candidate go together: give both URLs, or neither to start servers here.")
-    if model is not None and not (model / "config.json").is_file():
-        _usage(f"{model} holds no model (no config.json).")
-    if speculative:
-        if model is not None and not _has_nextn(model):
-            _usage(f"--speculative needs a NextN layer, which {model} lacks (num_nextn_predict_layers): leave it off.")
-        arms = [replace(arm, name=f"{arm.name}-nextn", drafts=True, mixed=False) for arm in arms]
-    if not tolerance >= 0:
-        _usage(f"--tolerance {tolerance} is not a difference: give a number of nats of at least 0.")
-    if output is not None and not output.parent.is_dir():
-        _usage(f"--output {output} cannot be written: {output.parent} is not a directory.")
+    with one_sentence(Console(stderr=True)):
+        arms = _chosen(arm)
+        if mode not in (*DTYPES, "both"):
+            raise UsageError(f"--mode {mode} is not known: use exact, faithful or both.")
+        if (reference is None) != (candidate is None):
+            raise UsageError(
+                "--reference and --candidate go together: give both URLs, or neither to start servers here."
+            )
+        if model is not None and not (model / "config.json").is_file():
+            raise UsageError(f"{model} holds no model (no config.json).")
+        if speculative:
+            if model is not None and not _has_nextn(model):
+                raise UsageError(
+                    f"--speculative needs a NextN layer, which {model} lacks (num_nextn_predict_layers): leave it off."
+                )
+            arms = [replace(arm, name=f"{arm.name}-nextn", drafts=True, mixed=False) for arm in arms]
+        if not tolerance >= 0:
+            raise UsageError(f"--tolerance {tolerance} is not a difference: give a number of nats of at least 0.")
+        require_parent("--output", output)
     results: dict[str, list[ArmResult]] = {}
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     shown = Progress(*columns, console=console, transient=True)
@@ -193,20 +198,12 @@ def _chosen(names: list[str] | None) -> list[Arm]:
     by_name = {arm.name: arm for arm in ARMS}
     unknown = [name for name in names or [] if name not in by_name]
     if unknown:
-        _usage(f"--arm {unknown[0]} is not known: use one of {', '.join(by_name)}.")
+        raise UsageError(f"--arm {unknown[0]} is not known: use one of {', '.join(by_name)}.")
     return [by_name[name] for name in names] if names else list(ARMS)
 
 
 def _has_nextn(model: Path) -> bool:
-    try:
-        return bool(read_config(model).get("num_nextn_predict_layers"))
-    except UsageError as error:
-        _usage(str(error))
-
-
-def _usage(sentence: str) -> NoReturn:
-    Console(stderr=True).print(f"[red]{sentence}")
-    raise typer.Exit(2)
+    return bool(read_config(model).get("num_nextn_predict_layers"))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -34,8 +34,10 @@ from evals.fuzz.reference import Reference
 from evals.fuzz.results import versions
 from evals.fuzz.said import Compared
 from evals.fuzz.streams import Stream
+from evals.given import require_parent
 from evals.server import Server, ServerError, ServerSpec, end_on_sigterm, log_folder, running
 from evals.soak_memory import Sample, growth, sampling
+from sglang_cp.errors import UsageError
 
 CONCURRENCY = 8
 MAX_GROWTH = 0.02
@@ -203,23 +205,24 @@ def main(
     """Keep one CP server busy, compare every answer with plain SGLang, and watch memory."""
     end_on_sigterm()
     console = Console()
-    if not 0 < minutes < math.inf:
-        _usage(f"--minutes {minutes} is no time: give a number above 0.")
-    if not 0 <= warm_up < 1:
-        _usage(f"--warm-up {warm_up} is not a share of the time: give a number from 0 to under 1.")
-    if pool < 1:
-        _usage(f"--pool {pool} is too small: give at least 1.")
-    longest_s = 6 * minutes
-    if interval is None:
-        interval = min(10.0, longest_s)
-    if not 0 < interval <= longest_s:
-        _usage(
-            f"--interval {interval} cannot be used: give more than 0 and at most {longest_s:g}, a tenth of the time."
-        )
-    if arm not in _BY_NAME:
-        _usage(f"--arm {arm} is not known: use one of {', '.join(_BY_NAME)}.")
-    if output is not None and not output.parent.is_dir():
-        _usage(f"--output {output} cannot be written: {output.parent} is not a directory.")
+    with one_sentence(Console(stderr=True)):
+        if not 0 < minutes < math.inf:
+            raise UsageError(f"--minutes {minutes} is no time: give a number above 0.")
+        if not 0 <= warm_up < 1:
+            raise UsageError(f"--warm-up {warm_up} is not a share of the time: give a number from 0 to under 1.")
+        if pool < 1:
+            raise UsageError(f"--pool {pool} is too small: give at least 1.")
+        longest_s = 6 * minutes
+        if interval is None:
+            interval = min(10.0, longest_s)
+        if not 0 < interval <= longest_s:
+            raise UsageError(
+                f"--interval {interval} cannot be used: give more than 0 and at most {longest_s:g}, "
+                "a tenth of the time."
+            )
+        if arm not in _BY_NAME:
+            raise UsageError(f"--arm {arm} is not known: use one of {', '.join(_BY_NAME)}.")
+        require_parent("--output", output)
     with one_sentence(console), log_folder(log_dir, "soak") as folder, _shown(console, minutes) as on:
         model = tiny_model(folder, MODELS["glm"])
         with running(reference(model), folder) as plain, running(watched(_BY_NAME[arm], model), folder) as server:
@@ -258,11 +261,6 @@ def _shown(console: Console, minutes: float) -> Iterator[Callable[[Soak], None]]
             progress.update(task, description=f"{result.streams} streams", completed=time.monotonic() - started[0])
 
         yield on
-
-
-def _usage(sentence: str) -> NoReturn:
-    Console(stderr=True).print(f"[red]{sentence}", soft_wrap=True)
-    raise typer.Exit(2)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from evals.accuracy import one_sentence
 from evals.arms import tiny_model
 from evals.checks import MAX_LOGPROB_NATS
 from evals.fuzz.arms import FUZZ_ARMS, MODELS, FuzzArm, reference
@@ -30,7 +31,7 @@ from evals.fuzz.reference import Reference
 from evals.fuzz.report import report as report_of
 from evals.fuzz.results import Folder, Replay, Settings, read_played, unproved, versions
 from evals.fuzz.run import Fuzzer, schedule
-from evals.server import ServerError, end_on_sigterm, log_folder, running
+from evals.server import end_on_sigterm, log_folder, running
 from sglang_cp.errors import UsageError
 
 NAMES = ", ".join(arm.name for arm in FUZZ_ARMS)
@@ -55,7 +56,7 @@ def main(
     """Compare CP with plain SGLang on generated streams of requests."""
     end_on_sigterm()
     console = Console()
-    try:
+    with one_sentence(Console(stderr=True)):
         if replay + report != bool(paths):
             raise UsageError("Give files after --replay, or folders after --report, and paths with nothing else.")
         if report:
@@ -97,12 +98,6 @@ def main(
                         items = schedule(first_stream, streams, block, arms, arms_per_stream)
                         failures = fuzzer.run(items, lambda: time.monotonic() > ends, max_failures)
                     agrees = _finish(failures, folder, console)
-    except UsageError as error:
-        Console(stderr=True).print(f"[red]{error}", soft_wrap=True)
-        raise typer.Exit(2) from error
-    except ServerError as error:
-        console.print(str(error), style="red", markup=False, soft_wrap=True)
-        raise typer.Exit(2) from error
     raise typer.Exit(0 if agrees else 1)
 
 

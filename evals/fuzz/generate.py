@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from evals.fuzz.streams import Abort, Logprobs, Piece, Request, Stream, Wave
@@ -74,26 +74,24 @@ def _comparable(requests: Sequence[Request]) -> tuple[Request, ...]:
     the batch in between, with CP off too, so that such an answer depends on timing."""
     if len(requests) == 1 and requests[0].n == 1:
         return tuple(requests)
-    return _without_penalty(requests)
+    return tuple(map(_without_penalty, requests))
 
 
 def without_penalties(stream: Stream) -> Stream:
     """The stream as it can be compared while others are played."""
-    return Stream(
-        waves=tuple(wave.model_copy(update={"requests": _without_penalty(wave.requests)}) for wave in stream.waves)
-    )
+    return _each(stream, _without_penalty)
 
 
 def mixing(stream: Stream) -> Stream:
     """The stream with logprobs of every other request only: batches that SGLang mixes come and go within one stream."""
     kept = itertools.cycle((False, True))
+    return _each(stream, lambda request: request if next(kept) else _without_logprobs(request))
+
+
+def _each(stream: Stream, change: Callable[[Request], Request]) -> Stream:
+    """The stream with every request changed, in their order."""
     return Stream(
-        waves=tuple(
-            wave.model_copy(
-                update={"requests": tuple(r if next(kept) else _without_logprobs(r) for r in wave.requests)}
-            )
-            for wave in stream.waves
-        )
+        waves=tuple(wave.model_copy(update={"requests": tuple(map(change, wave.requests))}) for wave in stream.waves)
     )
 
 
@@ -120,8 +118,8 @@ def _twin(request: Request) -> Request:
     return request.model_copy(update={"prompt": tuple(other)})
 
 
-def _without_penalty(requests: Sequence[Request]) -> tuple[Request, ...]:
-    return tuple(request.model_copy(update={"frequency_penalty": 0.0}) for request in requests)
+def _without_penalty(request: Request) -> Request:
+    return request.model_copy(update={"frequency_penalty": 0.0})
 
 
 def _length(dice: _Dice) -> int:

@@ -49,6 +49,15 @@ def test_what_is_wrong(found, counters, sentences):
     assert memcheck.problems(found, counters, 2) == sentences
 
 
+def refused(given):
+    """What is said of options that cannot be used."""
+    app = typer.Typer()
+    app.command()(memcheck.main)
+    result = CliRunner().invoke(app, [str(word) for option in given.items() for word in option])
+    assert result.exit_code == 2
+    return " ".join(result.output.split())
+
+
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
@@ -60,11 +69,7 @@ def test_what_is_wrong(found, counters, sentences):
 def test_bad_input(tmp_path, sanitizer, change, sentence):
     (tmp_path / "config.json").write_text("{}")
     given = {"--model-path": tmp_path, "--sanitizer": sanitizer, "--output": tmp_path / "logs", **change}
-    app = typer.Typer()
-    app.command()(memcheck.main)
-    result = CliRunner().invoke(app, [str(word) for option in given.items() for word in option])
-    assert result.exit_code == 2
-    assert sentence in " ".join(result.output.split())
+    assert sentence in refused(given)
     assert not (tmp_path / "logs").exists()
 
 
@@ -72,12 +77,8 @@ def test_bad_input(tmp_path, sanitizer, change, sentence):
 def test_an_earlier_runs_files_do_not_count(tmp_path, sanitizer, file):
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / file).write_text(CLEAN)
-    app = typer.Typer()
-    app.command()(memcheck.main)
-    given = ("--model-path", tmp_path, "--sanitizer", sanitizer, "--output", tmp_path)
-    result = CliRunner().invoke(app, [str(word) for word in given])
-    assert result.exit_code == 2
-    assert "holds an earlier run's files" in " ".join(result.output.split())
+    given = {"--model-path": tmp_path, "--sanitizer": sanitizer, "--output": tmp_path}
+    assert "holds an earlier run's files" in refused(given)
 
 
 def wait_for_the_end(ready):
